@@ -1,0 +1,61 @@
+/* file.h - files that appear whole or not at all, and facts about paths.
+ * SPDX-License-Identifier: MIT */
+#ifndef ALLOT_BASE_FILE_H
+#define ALLOT_BASE_FILE_H
+
+#include "allot.h"
+
+/* ---- Output that replaces its target atomically --------------------------------------------
+ * The bytes go to a temporary file in the target's directory; commit syncs it, renames it over the
+ * target and syncs the directory. Abandon (and release) removes the temporary file. Every live
+ * output is also removed by file_remove_temporaries, which a signal handler may call. */
+struct file_output {
+    char *path;      /* the target */
+    char *temp_path; /* NULL when nothing is open */
+    int fd;
+};
+
+/* Errors name the folder and why (absent, not a directory, no permission). */
+allot_status file_output_open(struct file_output *out, const char *path, struct allot_error *err);
+/* Writes all n bytes, or fails naming the path and cause (ENOSPC as "no space left"). */
+allot_status file_output_write(struct file_output *out, const void *bytes, size_t n,
+                               struct allot_error *err);
+allot_status file_output_commit(struct file_output *out, struct allot_error *err);
+void file_output_abandon(struct file_output *out);
+
+/* One call: open, write, commit. */
+allot_status file_write_all(const char *path, const void *bytes, size_t n, struct allot_error *err);
+
+/* Async-signal-safe: unlinks the temporary files of all open outputs of this process. */
+void file_remove_temporaries(void);
+
+/* Writes n bytes at offset of an open fd (loops over short writes and EINTR); `path` is for the message. */
+allot_status file_pwrite_all(int fd, const void *bytes, size_t n, int64_t offset, const char *path,
+                             struct allot_error *err);
+
+/* ---- Input ---------------------------------------------------------------------------------- */
+struct file_map {
+    const uint8_t *data; /* NULL for an empty file */
+    size_t size;
+    char *path;
+};
+
+/* Maps a regular file read-only. Errors: no such file, is a directory, cannot read. */
+allot_status file_map_open(struct file_map *map, const char *path, struct allot_error *err);
+void file_map_close(struct file_map *map);
+
+/* Identity of a regular file, for caching what was computed from its bytes. */
+struct file_identity {
+    int64_t size, mtime_ns, ctime_ns;
+    uint64_t device, inode;
+};
+allot_status file_identify(struct file_identity *id, const char *path, struct allot_error *err);
+
+/* True if both paths exist and are the same file (device and inode, through links). */
+bool file_same(const char *a, const char *b);
+
+/* Fails (ALLOT_ERR_IO) if the file system that would hold `path` has fewer than `bytes` free;
+ * the message gives both numbers. */
+allot_status file_require_space(const char *path, int64_t bytes, struct allot_error *err);
+
+#endif

@@ -1,0 +1,61 @@
+/* quant.h - the ggml types as candidates; quantizing and dequantizing rows.
+ * SPDX-License-Identifier: MIT
+ *
+ * Bytes equal those of ggml_quantize_chunk of the linked ggml. Rows are independent of each other. */
+#ifndef ALLOT_QUANT_QUANT_H
+#define ALLOT_QUANT_QUANT_H
+
+#include "allot.h"
+#include "ggml.h"
+
+/* One row per type that llama-quantize can write. */
+struct quant_type {
+    enum ggml_type type;
+    const char *name;    /* ggml's own, upper case: "Q4_K" */
+    int block;           /* weights per block */
+    int block_bytes;
+    bool uses_imatrix;   /* result depends on the imatrix */
+    bool needs_imatrix;  /* llama-quantize refuses it without (token_embd and output exempt) */
+    bool aborts_without; /* ggml itself aborts without: never call it so */
+    const char *ftype;   /* the llama-quantize ftype whose default type this is */
+};
+
+/* All types, by rising bits per weight. */
+const struct quant_type *quant_types(size_t *n);
+const struct quant_type *quant_type_find(enum ggml_type type); /* NULL if not one of them */
+/* Case-blind by name; NULL if unknown. */
+const struct quant_type *quant_type_by_name(const char *name);
+/* "Q4_0, Q4_1, ...": for messages about unknown names. Static storage. */
+const char *quant_type_names(void);
+
+/* Does a row of n weights consist of whole blocks? */
+bool quant_type_fits(enum ggml_type type, int64_t n_per_row);
+/* llama-quantize's fallback for a row that does not fit (itself if it fits). */
+enum ggml_type quant_type_fallback(enum ggml_type type, int64_t n_per_row);
+
+/* To F32, exactly, from any type with a to_float (F32, F16, BF16 and all quantized ones). n is a
+ * multiple of the block. */
+allot_status quant_to_f32(enum ggml_type type, const void *src, float *dst, int64_t n,
+                          struct allot_error *err);
+
+enum quant_result {
+    QUANT_OK,         /* the bytes ggml_quantize_chunk gives */
+    QUANT_FLOORED,    /* valid only after zero importances were floored; llama-quantize would refuse */
+    QUANT_INFEASIBLE  /* NaN or Inf scales even so: this type cannot hold these weights */
+};
+
+/* Quantizes n_rows rows of n_per_row weights to dst (n_rows * ggml_row_size bytes). imatrix: n_per_row
+ * importances shared by these rows, or NULL. Weights must be finite. The caller has checked
+ * quant_type_fits and aborts_without. Each row's bytes are checked with ggml_validate_row_data; a row
+ * that fails is retried with quant_floor_imatrix. dst of an infeasible call is unspecified. Thread-safe. */
+enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, int64_t n_rows,
+                             int64_t n_per_row, const float *imatrix);
+
+/* Index of the first value that is not finite, or -1. */
+int64_t quant_first_nonfinite(const float *x, int64_t n);
+
+/* Importances as quantizers can stand them: non-finite or negative values and zeros are replaced by a
+ * small positive floor relative to the row's mean (1 if all are zero). Returns how many changed. */
+int64_t quant_floor_imatrix(float *imatrix, int64_t n);
+
+#endif

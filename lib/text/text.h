@@ -1,0 +1,50 @@
+/* text.h - text files to token sequences, with libllama's tokenizer.  SPDX-License-Identifier: MIT */
+#ifndef ALLOT_TEXT_TEXT_H
+#define ALLOT_TEXT_TEXT_H
+
+#include "allot.h"
+
+/* The vocabulary of a GGUF model (weights are not loaded). */
+struct text_vocab;
+allot_status text_vocab_open(struct text_vocab **out, const char *model_path, struct allot_error *err);
+void text_vocab_close(struct text_vocab *vocab);
+int32_t text_vocab_size(const struct text_vocab *vocab);
+
+/* Tokens of one text file. */
+struct text_tokens {
+    int32_t *ids;
+    int64_t n;
+    char sha256[65]; /* of the file's bytes */
+};
+
+/* Whole file, special tokens added as the model says (as common_tokenize(ctx, text, true) does),
+ * special-token text in the file parsed as llama-perplexity does. Fails on a file that cannot be read or is empty;
+ * invalid UTF-8 is the tokenizer's business. */
+allot_status text_tokenize_file(struct text_tokens *out, const struct text_vocab *vocab,
+                                const char *path, struct allot_error *err);
+void text_tokens_release(struct text_tokens *tokens);
+
+/* Windows as llama-imatrix, llama-perplexity and llama.cpp's KL tool take them: [i*n_ctx, (i+1)*n_ctx), not overlapping, the
+ * first token of each replaced by BOS when the model adds one. ids is (n, n_ctx). */
+struct text_windows {
+    int32_t *ids;
+    int64_t n;      /* windows */
+    int32_t n_ctx;  /* tokens per window */
+    char sha256[65]; /* of n_ctx and the ids: identity for caches */
+};
+
+/* Takes windows from the texts in order, each text by itself, at most max_windows in all (< 1: no
+ * limit), spread evenly over the texts when limited. A text shorter than one window is an error
+ * that says how many tokens are needed; n_paths >= 1. */
+allot_status text_windows_from_files(struct text_windows *out, const struct text_vocab *vocab,
+                                     const char *const *paths, size_t n_paths, int32_t n_ctx,
+                                     int64_t max_windows, struct allot_error *err);
+void text_windows_release(struct text_windows *windows);
+
+/* Makes libllama and ggml log through allot: errors are kept for the next failure message,
+ * everything else is dropped. Called by text_vocab_open and measure; idempotent, thread-safe. */
+void text_capture_llama_log(void);
+/* The last error line libllama logged, or "" ; static storage, valid until the next libllama call. */
+const char *text_last_llama_error(void);
+
+#endif
