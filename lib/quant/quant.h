@@ -7,17 +7,23 @@
 
 #include "allot.h"
 #include "ggml.h"
+#include "llama.h" /* enum llama_ftype only */
 
 /* One row per type that llama-quantize can write. */
 struct quant_type {
     enum ggml_type type;
-    const char *name;    /* ggml's own, upper case: "Q4_K" */
-    int block;           /* weights per block */
+    const char *name; /* ggml's own, upper case: "Q4_K" */
+    int block;        /* weights per block */
     int block_bytes;
     bool uses_imatrix;   /* result depends on the imatrix */
     bool needs_imatrix;  /* llama-quantize refuses it without (token_embd and output exempt) */
     bool aborts_without; /* ggml itself aborts without: never call it so */
-    const char *ftype;   /* the llama-quantize ftype whose default type this is */
+    const char *ftype;   /* a llama-quantize ftype whose default type this is, so that a recipe's rules count
+                            over it; NULL if there is none (F32, F16, BF16: rules would be ignored) */
+    enum llama_ftype file_type; /* general.file_type of that ftype, or of "mostly this type" */
+    bool default_candidate;     /* offered when the caller names no types (quant.c says which and why) */
+    int scale_at[2];            /* byte offsets in a block of the fields that can turn NaN or Inf; -1: none */
+    uint16_t scale_mask;        /* such a field is invalid when all these bits are set */
 };
 
 /* All types, by rising bits per weight. */
@@ -30,7 +36,8 @@ const char *quant_type_names(void);
 
 /* Does a row of n weights consist of whole blocks? */
 bool quant_type_fits(enum ggml_type type, int64_t n_per_row);
-/* llama-quantize's fallback for a row that does not fit (itself if it fits). */
+/* llama-quantize's fallback for a row that does not fit (itself if it fits). It has none for Q1_0 and NVFP4
+ * and stops; here those become F16, as its 32-weight types do. */
 enum ggml_type quant_type_fallback(enum ggml_type type, int64_t n_per_row);
 
 /* To F32, exactly, from any type with a to_float (F32, F16, BF16 and all quantized ones). n is a
@@ -39,17 +46,22 @@ allot_status quant_to_f32(enum ggml_type type, const void *src, float *dst, int6
                           struct allot_error *err);
 
 enum quant_result {
-    QUANT_OK,         /* the bytes ggml_quantize_chunk gives */
-    QUANT_FLOORED,    /* valid only after zero importances were floored; llama-quantize would refuse */
-    QUANT_INFEASIBLE  /* NaN or Inf scales even so: this type cannot hold these weights */
+    QUANT_OK,        /* the bytes ggml_quantize_chunk gives */
+    QUANT_FLOORED,   /* valid only after zero importances were floored; llama-quantize would refuse */
+    QUANT_INFEASIBLE /* NaN or Inf scales even so: this type cannot hold these weights */
 };
 
 /* Quantizes n_rows rows of n_per_row weights to dst (n_rows * ggml_row_size bytes). imatrix: n_per_row
  * importances shared by these rows, or NULL. Weights must be finite. The caller has checked
- * quant_type_fits and aborts_without. Each row's bytes are checked with ggml_validate_row_data; a row
- * that fails is retried with quant_floor_imatrix. dst of an infeasible call is unspecified. Thread-safe. */
+ * quant_type_fits and aborts_without. Each row's bytes are checked with quant_row_valid; a row
+ * that fails is retried with quant_floor_imatrix, and so are importances that are negative, not finite, or
+ * so large that ggml's grid searches would overflow and abort the process. dst of an infeasible call is
+ * unspecified. Thread-safe. */
 enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, int64_t n_rows,
                              int64_t n_per_row, const float *imatrix);
+
+/* ggml_validate_row_data's verdict on n_bytes of a type of the table, without its messages on stderr. */
+bool quant_row_valid(enum ggml_type type, const void *row, size_t n_bytes);
 
 /* Index of the first value that is not finite, or -1. */
 int64_t quant_first_nonfinite(const float *x, int64_t n);

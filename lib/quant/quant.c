@@ -1,0 +1,365 @@
+/* quant.c - the table of ggml types, and quantizing rows safely.  SPDX-License-Identifier: MIT
+ *
+ * Which types are here: every one that llama-quantize can write by a rule and ggml_quantize_chunk knows. All
+ * of them have a dot product and a row lookup in the CPU backend, so all can be matrices and token
+ * embeddings. Q8_1 and Q8_K are absent (no ggml_quantize_chunk; they hold activations), so are the integer
+ * types.
+ *
+ * Which are offered by default: those that can serve ordinary weights and run well in stock llama.cpp. Not
+ * TQ1_0, TQ2_0, Q1_0 and Q2_0, made for weights trained to be ternary or binary (their scale is the largest
+ * or mean magnitude, with no search); not NVFP4, whose E4M3 scales need a per-tensor scale that
+ * llama-quantize does not write, so that small weights lose most of their precision; not BF16 and F32,
+ * larger or slower than F16 for no measurable gain (a source type can always be kept by copying). */
+#include "quant/quant.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/error.h"
+
+/* What a type does with importances: ignores them; uses them; also refused without by llama-quantize; and
+ * the process is aborted by ggml without. */
+enum importance { IGNORES, USES, WANTS, ABORTS };
+
+enum { FP16_INVALID = 0x7c00, BF16_INVALID = 0x7f80, E8M0_INVALID = 0x00ff };
+
+#define TYPE(t, name_, block_, bytes_, imp, ftype_, file_type_, default_, at0, at1, mask)          \
+    {                                                                                              \
+        .type = GGML_TYPE_##t, .name = name_, .block = block_, .block_bytes = bytes_,              \
+        .uses_imatrix = (imp) != IGNORES, .needs_imatrix = (imp) >= WANTS,                         \
+        .aborts_without = (imp) == ABORTS, .ftype = ftype_, .file_type = LLAMA_FTYPE_##file_type_, \
+        .default_candidate = default_, .scale_at = {at0, at1}, .scale_mask = mask,                 \
+    }
+
+/* The IQ2_S ftype's own type is IQ2_XS; the one that starts from the IQ2_S type is IQ2_M. IQ1_M has its
+ * scale spread over four places and NVFP4 none that can be invalid: see quant_row_valid. F32 is looked at
+ * through its upper half. */
+static const struct quant_type type_table[] = {
+    TYPE(Q1_0, "Q1_0", 128, 18, IGNORES, "Q1_0", MOSTLY_Q1_0, false, 0, -1, FP16_INVALID),
+    TYPE(IQ1_S, "IQ1_S", 256, 50, ABORTS, "IQ1_S", MOSTLY_IQ1_S, true, 0, -1, FP16_INVALID),
+    TYPE(TQ1_0, "TQ1_0", 256, 54, IGNORES, "TQ1_0", MOSTLY_TQ1_0, false, 52, -1, FP16_INVALID),
+    TYPE(IQ1_M, "IQ1_M", 256, 56, WANTS, "IQ1_M", MOSTLY_IQ1_M, true, -1, -1, FP16_INVALID),
+    TYPE(IQ2_XXS, "IQ2_XXS", 256, 66, ABORTS, "IQ2_XXS", MOSTLY_IQ2_XXS, true, 0, -1, FP16_INVALID),
+    TYPE(TQ2_0, "TQ2_0", 256, 66, IGNORES, "TQ2_0", MOSTLY_TQ2_0, false, 64, -1, FP16_INVALID),
+    TYPE(Q2_0, "Q2_0", 64, 18, IGNORES, "Q2_0", MOSTLY_Q2_0, false, 0, -1, FP16_INVALID),
+    TYPE(IQ2_XS, "IQ2_XS", 256, 74, ABORTS, "IQ2_XS", MOSTLY_IQ2_XS, true, 0, -1, FP16_INVALID),
+    TYPE(IQ2_S, "IQ2_S", 256, 82, WANTS, "IQ2_M", MOSTLY_IQ2_M, true, 0, -1, FP16_INVALID),
+    TYPE(Q2_K, "Q2_K", 256, 84, USES, "Q2_K", MOSTLY_Q2_K, true, 80, 82, FP16_INVALID),
+    TYPE(IQ3_XXS, "IQ3_XXS", 256, 98, WANTS, "IQ3_XXS", MOSTLY_IQ3_XXS, true, 0, -1, FP16_INVALID),
+    TYPE(Q3_K, "Q3_K", 256, 110, USES, "Q3_K_M", MOSTLY_Q3_K_M, true, 108, -1, FP16_INVALID),
+    TYPE(IQ3_S, "IQ3_S", 256, 110, USES, "IQ3_S", MOSTLY_IQ3_S, true, 0, -1, FP16_INVALID),
+    TYPE(IQ4_XS, "IQ4_XS", 256, 136, USES, "IQ4_XS", MOSTLY_IQ4_XS, true, 0, -1, FP16_INVALID),
+    TYPE(MXFP4, "MXFP4", 32, 17, IGNORES, "MXFP4_MOE", MOSTLY_MXFP4_MOE, true, 0, -1, E8M0_INVALID),
+    TYPE(Q4_0, "Q4_0", 32, 18, USES, "Q4_0", MOSTLY_Q4_0, true, 0, -1, FP16_INVALID),
+    TYPE(IQ4_NL, "IQ4_NL", 32, 18, USES, "IQ4_NL", MOSTLY_IQ4_NL, true, 0, -1, FP16_INVALID),
+    TYPE(Q4_K, "Q4_K", 256, 144, USES, "Q4_K_M", MOSTLY_Q4_K_M, true, 0, 2, FP16_INVALID),
+    TYPE(NVFP4, "NVFP4", 64, 36, IGNORES, NULL, MOSTLY_NVFP4, false, -1, -1, 0),
+    TYPE(Q4_1, "Q4_1", 32, 20, USES, "Q4_1", MOSTLY_Q4_1, true, 0, 2, FP16_INVALID),
+    TYPE(Q5_0, "Q5_0", 32, 22, USES, "Q5_0", MOSTLY_Q5_0, true, 0, -1, FP16_INVALID),
+    TYPE(Q5_K, "Q5_K", 256, 176, USES, "Q5_K_M", MOSTLY_Q5_K_M, true, 0, 2, FP16_INVALID),
+    TYPE(Q5_1, "Q5_1", 32, 24, USES, "Q5_1", MOSTLY_Q5_1, true, 0, 2, FP16_INVALID),
+    TYPE(Q6_K, "Q6_K", 256, 210, USES, "Q6_K", MOSTLY_Q6_K, true, 208, -1, FP16_INVALID),
+    TYPE(Q8_0, "Q8_0", 32, 34, IGNORES, "Q8_0", MOSTLY_Q8_0, true, 0, -1, FP16_INVALID),
+    TYPE(F16, "F16", 1, 2, IGNORES, NULL, MOSTLY_F16, true, 0, -1, FP16_INVALID),
+    TYPE(BF16, "BF16", 1, 2, IGNORES, NULL, MOSTLY_BF16, false, 0, -1, BF16_INVALID),
+    TYPE(F32, "F32", 1, 4, IGNORES, NULL, ALL_F32, false, 2, -1, BF16_INVALID),
+};
+
+enum { N_TYPES = sizeof type_table / sizeof type_table[0] };
+
+static char names_text[16 * N_TYPES];
+static pthread_once_t names_once = PTHREAD_ONCE_INIT;
+
+const struct quant_type *quant_types(size_t *n)
+{
+    *n = N_TYPES;
+    return type_table;
+}
+
+const struct quant_type *quant_type_find(enum ggml_type type)
+{
+    for (size_t i = 0; i < N_TYPES; i++)
+        if (type_table[i].type == type)
+            return &type_table[i];
+    return NULL;
+}
+
+const struct quant_type *quant_type_by_name(const char *name)
+{
+    for (size_t i = 0; i < N_TYPES; i++)
+        if (strcasecmp(type_table[i].name, name) == 0)
+            return &type_table[i];
+    return NULL;
+}
+
+static void build_names(void)
+{
+    char *p = names_text;
+    for (size_t i = 0; i < N_TYPES; i++) {
+        if (i > 0)
+            p = stpcpy(p, ", ");
+        p = stpcpy(p, type_table[i].name);
+    }
+}
+
+const char *quant_type_names(void)
+{
+    pthread_once(&names_once, build_names);
+    return names_text;
+}
+
+bool quant_type_fits(enum ggml_type type, int64_t n_per_row)
+{
+    const struct quant_type *qt = quant_type_find(type);
+    return qt && n_per_row > 0 && n_per_row % qt->block == 0;
+}
+
+enum ggml_type quant_type_fallback(enum ggml_type type, int64_t n_per_row)
+{
+    if (quant_type_fits(type, n_per_row))
+        return type;
+    enum ggml_type next;
+    switch (type) {
+    case GGML_TYPE_IQ1_S:
+    case GGML_TYPE_IQ1_M:
+    case GGML_TYPE_IQ2_XXS:
+    case GGML_TYPE_IQ2_XS:
+    case GGML_TYPE_IQ2_S:
+    case GGML_TYPE_IQ3_XXS:
+    case GGML_TYPE_IQ3_S:
+    case GGML_TYPE_IQ4_XS:
+        next = GGML_TYPE_IQ4_NL;
+        break;
+    case GGML_TYPE_Q2_0:
+    case GGML_TYPE_Q2_K:
+    case GGML_TYPE_Q3_K:
+    case GGML_TYPE_TQ1_0:
+    case GGML_TYPE_TQ2_0:
+        next = GGML_TYPE_Q4_0;
+        break;
+    case GGML_TYPE_Q4_K:
+        next = GGML_TYPE_Q5_0;
+        break;
+    case GGML_TYPE_Q5_K:
+        next = GGML_TYPE_Q5_1;
+        break;
+    case GGML_TYPE_Q6_K:
+        next = GGML_TYPE_Q8_0;
+        break;
+    default:
+        return GGML_TYPE_F16;
+    }
+    return quant_type_fits(next, n_per_row) ? next : GGML_TYPE_F16;
+}
+
+allot_status quant_to_f32(enum ggml_type type, const void *src, float *dst, int64_t n,
+                          struct allot_error *err)
+{
+    if (type == GGML_TYPE_F32) {
+        memcpy(dst, src, (size_t)n * sizeof *dst);
+        return ALLOT_OK;
+    }
+    const struct ggml_type_traits *traits =
+        type >= 0 && type < GGML_TYPE_COUNT ? ggml_get_type_traits(type) : NULL;
+    if (!traits || !traits->to_float || traits->blck_size < 1)
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "type %s cannot be converted to F32",
+                          traits && traits->type_name ? traits->type_name : "(unknown)");
+    if (n % traits->blck_size != 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "%lld weights are no multiple of the %lld of a %s block",
+                          (long long)n, (long long)traits->blck_size, traits->type_name);
+    traits->to_float(src, dst, n);
+    return ALLOT_OK;
+}
+
+/* The FP16 scale of an IQ1_M block: the upper nibbles of the four 16-bit words at its end. */
+static uint16_t iq1_m_scale(const uint8_t *block)
+{
+    uint16_t scale = 0;
+    for (int i = 0; i < 4; i++)
+        scale |= (uint16_t)((block[48 + 2 * i + 1] >> 4) << (4 * i));
+    return scale;
+}
+
+bool quant_row_valid(enum ggml_type type, const void *row, size_t n_bytes)
+{
+    const struct quant_type *qt = quant_type_find(type);
+    if (!qt || n_bytes % (size_t)qt->block_bytes != 0)
+        return false;
+    const uint8_t *block = row;
+    const size_t n_blocks = n_bytes / (size_t)qt->block_bytes;
+    const unsigned mask = qt->scale_mask;
+    unsigned invalid = 0;
+
+    if (type == GGML_TYPE_IQ1_M) {
+        for (size_t i = 0; i < n_blocks; i++, block += qt->block_bytes)
+            invalid |= (iq1_m_scale(block) & mask) == mask;
+        return !invalid;
+    }
+    for (int f = 0; f < 2; f++) {
+        if (qt->scale_at[f] < 0)
+            continue;
+        const uint8_t *field = block + qt->scale_at[f];
+        for (size_t i = 0; i < n_blocks; i++, field += qt->block_bytes) {
+            const unsigned value = mask > 0xff ? field[0] | (unsigned)field[1] << 8 : field[0];
+            invalid |= (value & mask) == mask;
+        }
+    }
+    return !invalid;
+}
+
+int64_t quant_first_nonfinite(const float *x, int64_t n)
+{
+    enum { STEP = 1024 };
+    for (int64_t start = 0; start < n; start += STEP) {
+        const int64_t end = n - start < STEP ? n : start + STEP;
+        uint32_t found = 0;
+        for (int64_t i = start; i < end; i++) {
+            uint32_t bits;
+            memcpy(&bits, &x[i], sizeof bits);
+            found |= (bits & 0x7f800000u) == 0x7f800000u;
+        }
+        for (int64_t i = start; found && i < end; i++)
+            if (!isfinite(x[i]))
+                return i;
+    }
+    return -1;
+}
+
+/* Least importance beside a mean of 1: too small to outweigh a column that matters, large enough
+ * that products with small weights do not underflow. */
+#define FLOOR_RATIO 1e-4
+
+int64_t quant_floor_imatrix(float *imatrix, int64_t n)
+{
+    double sum = 0;
+    int64_t n_good = 0, changed = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (isfinite(imatrix[i]) && imatrix[i] > 0) {
+            sum += imatrix[i];
+            n_good++;
+        }
+    }
+    /* The means of extreme rows are brought into the range in which squares and cubes stay finite. */
+    double mean = n_good ? sum / (double)n_good : 1;
+    const int shift = mean > 1e12 || mean < 1e-12 ? -ilogb(mean) : 0;
+    mean = ldexp(mean, shift);
+    const float floor_value = n_good ? (float)(FLOOR_RATIO * mean) : 1.0f;
+    for (int64_t i = 0; i < n; i++) {
+        const float old = imatrix[i];
+        const bool good = isfinite(old) && old > 0;
+        const float scaled = good ? (float)ldexp(old, shift) : 0;
+        imatrix[i] = scaled > floor_value ? scaled : floor_value;
+        changed += imatrix[i] != old;
+    }
+    return changed;
+}
+
+/* Types whose search ends in a grid lookup that aborts the process when sums overflow. */
+static bool searches_grid(enum ggml_type type)
+{
+    switch (type) {
+    case GGML_TYPE_IQ1_S:
+    case GGML_TYPE_IQ1_M:
+    case GGML_TYPE_IQ2_XXS:
+    case GGML_TYPE_IQ2_XS:
+    case GGML_TYPE_IQ2_S:
+    case GGML_TYPE_IQ3_XXS:
+    case GGML_TYPE_IQ3_S:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* NaN counts as larger than anything. */
+static float largest_magnitude(const float *x, int64_t n)
+{
+    uint32_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    float value;
+    memcpy(&value, &most, sizeof value);
+    return value;
+}
+
+/* The largest term of a grid search is below 1e4 * importance * |weight|^3; without an imatrix the part of
+ * the importance is played by |weight|. Beyond this bound it may overflow. */
+static bool grid_search_overflows(double most_weight, double most_importance)
+{
+    const double w = most_weight > 1 ? most_weight : 1, q = most_importance > 1 ? most_importance : 1;
+    return !(q * w * w * w < 1e33);
+}
+
+static bool importances_usable(const float *imatrix, int64_t n)
+{
+    unsigned bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad |= !(imatrix[i] >= 0) || imatrix[i] > 3e38f;
+    return !bad;
+}
+
+/* One row by floored importances. A lack of memory counts as infeasible: the caller cannot use the row. */
+static enum quant_result quant_row_floored(enum ggml_type type, const float *src, void *dst,
+                                           int64_t n_per_row, const float *imatrix)
+{
+    const size_t row_bytes = ggml_row_size(type, n_per_row);
+    float *floored = malloc((size_t)n_per_row * sizeof *floored);
+    if (!floored)
+        return QUANT_INFEASIBLE;
+    memcpy(floored, imatrix, (size_t)n_per_row * sizeof *floored);
+    quant_floor_imatrix(floored, n_per_row);
+    enum quant_result result = QUANT_INFEASIBLE;
+    if (!searches_grid(type) ||
+        !grid_search_overflows(largest_magnitude(src, n_per_row), largest_magnitude(floored, n_per_row))) {
+        ggml_quantize_chunk(type, src, dst, 0, 1, n_per_row, floored);
+        if (quant_row_valid(type, dst, row_bytes))
+            result = QUANT_FLOORED;
+    }
+    free(floored);
+    return result;
+}
+
+enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, int64_t n_rows,
+                             int64_t n_per_row, const float *imatrix)
+{
+    const struct quant_type *qt = quant_type_find(type);
+    if (!qt || n_rows < 1 || !quant_type_fits(type, n_per_row))
+        return QUANT_INFEASIBLE;
+    if (!qt->uses_imatrix)
+        imatrix = NULL;
+    if (!imatrix && qt->aborts_without)
+        return QUANT_INFEASIBLE;
+
+    bool direct = !imatrix || importances_usable(imatrix, n_per_row);
+    if (searches_grid(type)) {
+        const float most = largest_magnitude(src, n_rows * n_per_row);
+        const double importance = imatrix ? largest_magnitude(imatrix, n_per_row) : most;
+        if (grid_search_overflows(most, importance)) {
+            if (!imatrix)
+                return QUANT_INFEASIBLE;
+            direct = false;
+        }
+    }
+    if (direct)
+        ggml_quantize_chunk(type, src, dst, 0, n_rows, n_per_row, imatrix);
+
+    enum quant_result result = QUANT_OK;
+    const size_t row_bytes = ggml_row_size(type, n_per_row);
+    for (int64_t row = 0; row < n_rows; row++) {
+        uint8_t *row_dst = (uint8_t *)dst + (size_t)row * row_bytes;
+        if (direct && quant_row_valid(type, row_dst, row_bytes))
+            continue;
+        if (!imatrix ||
+            quant_row_floored(type, src + row * n_per_row, row_dst, n_per_row, imatrix) == QUANT_INFEASIBLE)
+            return QUANT_INFEASIBLE;
+        result = QUANT_FLOORED;
+    }
+    return result;
+}
