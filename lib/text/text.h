@@ -17,25 +17,31 @@ struct text_tokens {
     char sha256[65]; /* of the file's bytes */
 };
 
-/* Whole file, special tokens added as the model says (as common_tokenize(ctx, text, true) does),
- * special-token text in the file parsed as llama-perplexity does. Fails on a file that cannot be read or is empty;
- * invalid UTF-8 is the tokenizer's business. */
-allot_status text_tokenize_file(struct text_tokens *out, const struct text_vocab *vocab,
-                                const char *path, struct allot_error *err);
+/* The text as llama-perplexity and llama-imatrix take it from -f (without --escape, which is their default):
+ * one newline at the end of the file is dropped, special tokens are added as the model says, special-token
+ * text in the file is not parsed. An EOS that the model adds is taken off the end again: the stock tools
+ * refuse such models, and it is no part of the text. Fails on a file that cannot be read or is empty, and on
+ * text that the vocabulary cannot spell (libllama would end the process); invalid UTF-8 is the tokenizer's
+ * business. */
+allot_status text_tokenize_file(struct text_tokens *out, const struct text_vocab *vocab, const char *path,
+                                struct allot_error *err);
 void text_tokens_release(struct text_tokens *tokens);
 
-/* Windows as llama-imatrix, llama-perplexity and llama.cpp's KL tool take them: [i*n_ctx, (i+1)*n_ctx), not overlapping, the
- * first token of each replaced by BOS when the model adds one. ids is (n, n_ctx). */
+/* Windows as llama-imatrix, llama-perplexity and llama.cpp's KL tool take them: [i*n_ctx, (i+1)*n_ctx), not
+ * overlapping, the first token of each replaced by BOS when the model adds one. ids is (n, n_ctx). */
 struct text_windows {
     int32_t *ids;
-    int64_t n;      /* windows */
-    int32_t n_ctx;  /* tokens per window */
+    int64_t n;       /* windows */
+    int32_t n_ctx;   /* tokens per window */
     char sha256[65]; /* of n_ctx and the ids: identity for caches */
 };
 
 /* Takes windows from the texts in order, each text by itself, at most max_windows in all (< 1: no
- * limit), spread evenly over the texts when limited. A text shorter than one window is an error
- * that says how many tokens are needed; n_paths >= 1. */
+ * limit). When limited, every text gives the same number (what a short one lacks comes from the others; the
+ * first ones give one more if it does not divide, so with fewer windows than texts the last texts give none),
+ * taken evenly from its whole length: of N windows, share m, those numbered floor((2k+1)N / 2m). The stock
+ * tools' --chunks takes the first ones instead, so compare with them without a limit. A text shorter than one
+ * window is an error that says how many tokens are needed; n_paths >= 1, n_ctx >= 2. */
 allot_status text_windows_from_files(struct text_windows *out, const struct text_vocab *vocab,
                                      const char *const *paths, size_t n_paths, int32_t n_ctx,
                                      int64_t max_windows, struct allot_error *err);
@@ -44,7 +50,11 @@ void text_windows_release(struct text_windows *windows);
 /* Makes libllama and ggml log through allot: errors are kept for the next failure message,
  * everything else is dropped. Called by text_vocab_open and measure; idempotent, thread-safe. */
 void text_capture_llama_log(void);
-/* The last error line libllama logged, or "" ; static storage, valid until the next libllama call. */
+/* The first error line that libllama or ggml logged since text_forget_llama_error (the later ones of a
+ * failure only say that it failed), without the function name before it, or "". Valid until the same thread
+ * asks again. */
 const char *text_last_llama_error(void);
+/* Call it before the libllama call whose failure is to be explained. */
+void text_forget_llama_error(void);
 
 #endif
