@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# check-style.sh - rules about every file that a reader would rather not have to enforce.
+# SPDX-License-Identifier: MIT
+#
+# usage: check-style.sh [--self-test | FOLDER]
+set -euo pipefail
+self=$(readlink -f "$0")
+root=$(dirname "$(dirname "$self")")
+max_lines=600
+
+# The project's files below a folder: what git tracks or would add, or all where there is no git.
+list() { # FOLDER
+    git -C "$1" ls-files --cached --others --exclude-standard 2>/dev/null ||
+        (cd "$1" && find . -type f -not -path './build*' -not -path './demo/*' -printf '%P\n')
+}
+
+# complain MESSAGE PATTERN FILE: prints each line of the file that matches (-P).
+complain() {
+    grep -nP -- "$2" "$3" | sed "s|^|$3: $1: line |" || true
+}
+
+check_file() { # FILE, relative
+    local lines
+    complain 'left undone' '\b(TODO|FIXME|XXX)\b|#if 0\b|\b(not |un)implemented\b' "$1"
+    complain 'a path of one machine' '(^|[^\w.}*$)-])/(home|root|work|farm)/|/tmp/(?!\S*XXXXXX)\w' "$1"
+    complain 'a package registry host (use its client and the package name)' \
+        'registry[.]npmjs|(deb|security)[.]debian[.]org|pypi[.]org|pythonhosted|proxy[.]golang[.]org' "$1"
+    complain 'a carriage return' '\r$' "$1"
+    case $1 in
+    *.c | *.h | *.sh | Makefile | .ci/run)
+        head -n 6 "$1" | grep -q 'SPDX-License-Identifier: MIT' || echo "$1: no SPDX-License-Identifier: MIT in its first lines"
+        complain 'trailing blanks' '[ \t]+$' "$1"
+        ;;
+    esac
+    case $1 in
+    *.c | *.h)
+        lines=$(wc -l <"$1")
+        [ "$lines" -le "$max_lines" ] || echo "$1: $lines lines, over $max_lines: make two files of it"
+        complain 'a tab' '^\s*\t' "$1"
+        ;;
+    esac
+}
+
+check_tree() { # FOLDER
+    local file faults
+    faults=$(
+        cd "$1"
+        list . | sort -u | while IFS= read -r file; do
+            # This file names what it looks for; data is not prose; a listed file may be deleted.
+            case $file in tests/check-style.sh | *.gguf | *.dat | tests/fuzz/*/*) continue ;; esac
+            [ -f "$file" ] && check_file "$file"
+        done
+    )
+    [ -z "$faults" ] && return 0
+    printf '%s\n' "$faults"
+    return 1
+}
+
+self_test() {
+    local folder failed=0 expected name text result
+    folder=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$folder'" EXIT
+    local spdx='/* x. SPDX-License-Identifier: MIT */\n'
+    try() { # EXPECTED NAME TEXT
+        find "$folder" -type f -delete
+        printf '%b' "$3" >"$folder/$2"
+        if check_tree "$folder" >/dev/null; then result=clean; else result=caught; fi
+        [ "$result" = "$1" ] && return
+        echo "self-test: expected $1, got $result, for $2: ${3:0:80}"
+        failed=1
+    }
+    while IFS='|' read -r expected name text; do
+        try "$expected" "$name" "${text/SPDX/$spdx}"
+    done <<'ROWS'
+clean|a.c|SPDXint x;\n
+caught|a.c|int x;\n
+caught|a.h|SPDX/* TODO: more */\n
+caught|a.c|SPDX#if 0\n#endif\n
+caught|a.md|see /home/me/model\n
+caught|a.md|see /work/x\n
+clean|a.md|a network/work/x, and $(pwd)/work/\n
+caught|a.sh|# SPDX-License-Identifier: MIT\ncp a /tmp/x\n
+clean|a.sh|# SPDX-License-Identifier: MIT\ncd "${TMPDIR:-/tmp}"\n
+clean|a.c|SPDXchar t[] = "/tmp/allot-XXXXXX";\n
+caught|a.md|https://pypi.org/x\n
+caught|a.c|SPDXint x;  \n
+caught|a.c|SPDX\tint x;\n
+caught|a.md|line\r\n
+ROWS
+    try caught a.c "$spdx$(printf 'int x;\\n%.0s' {1..600})"
+    try clean a.c "$spdx$(printf 'int x;\\n%.0s' {1..599})"
+    [ "$failed" = 0 ] && echo "self-test passed"
+    return "$failed"
+}
+
+if [ "${1:-}" = --self-test ]; then
+    self_test
+else
+    check_tree "${1:-$root}" && echo "style check passed"
+fi
