@@ -27,10 +27,10 @@ struct measure_stats {
     struct measure_mean kl;      /* nats per token, KL(base || candidate) */
     double kl_se_tokens;         /* as llama-perplexity prints it: tokens as if independent */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max;
-    struct measure_mean nll_base, nll; /* PPL = exp(mean) */
-    struct measure_mean ln_ratio;      /* ln PPL(cand)/PPL(base), paired */
-    struct measure_mean same_top;      /* fraction */
-    double dp_rms;                     /* root mean square change of the text token's probability */
+    struct measure_mean nll_base, nll;  /* PPL = exp(mean) */
+    struct measure_mean ln_ratio;       /* ln PPL(cand)/PPL(base), paired */
+    struct measure_mean same_top;       /* fraction */
+    double dp_rms;                      /* root mean square change of the text token's probability */
     struct measure_mean kl_minus_first; /* paired KL difference to the first candidate (0 for itself) */
 };
 
@@ -45,9 +45,8 @@ struct measure_result {
  * than one window is refused with the number of tokens needed. The base may be its own candidate. */
 allot_status measure_run(struct measure_result *out, const char *base_path,
                          const char *const *candidate_paths, size_t n_candidates,
-                         const char *const *text_paths, size_t n_texts,
-                         const struct measure_options *options, const struct allot_progress *progress,
-                         struct allot_error *err);
+                         const char *const *text_paths, size_t n_texts, const struct measure_options *options,
+                         const struct allot_progress *progress, struct allot_error *err);
 void measure_result_release(struct measure_result *result);
 
 #endif
