@@ -16,9 +16,9 @@ struct quantize_key { /* an extra metadata entry, appended in order */
 
 struct quantize_job {
     const struct gguf_model *model;
-    const enum ggml_type *types;  /* [model->n_tensors]; equal to the source type: copied */
-    const float *const *imatrix;  /* [model->n_tensors]: NULL or (ne[2], ne[0]) importances */
-    uint32_t file_type;           /* general.file_type (enum llama_ftype) */
+    const enum ggml_type *types; /* [model->n_tensors]; equal to the source type: copied */
+    const float *const *imatrix; /* [model->n_tensors]: NULL or (ne[2], ne[0]) importances */
+    uint32_t file_type;          /* general.file_type (enum llama_ftype) */
     const struct quantize_key *keys;
     size_t n_keys;
     const char *out_path;
@@ -44,8 +44,7 @@ allot_status quantize_file_size(const struct quantize_job *job, int64_t *bytes, 
  * killed run resumes after its last finished tensor; the header is written last, the file synced,
  * reopened and checked with gguf_model_open against the job, then renamed. Interrupted: the partial
  * file stays. Any other failure: it is removed. Output does not depend on the number of threads. */
-allot_status quantize_write(const struct quantize_job *job, struct pool *pool,
-                            struct quantize_result *result, const struct allot_progress *progress,
-                            struct allot_error *err);
+allot_status quantize_write(const struct quantize_job *job, struct pool *pool, struct quantize_result *result,
+                            const struct allot_progress *progress, struct allot_error *err);
 
 #endif

@@ -1,0 +1,290 @@
+/* partial.c - an output file that outlives a killed run and is resumed by the next.
+ * SPDX-License-Identifier: MIT */
+#include "quant/partial.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+
+/* The journal: magic, key, the boot during which it was written, and three counts. */
+enum { MAGIC_BYTES = 16, KEY_BYTES = 64, BOOT_BYTES = 16 };
+static const char journal_magic[MAGIC_BYTES + 1] = "allot-partial-1\n";
+_Static_assert(MAGIC_BYTES + KEY_BYTES + BOOT_BYTES + 3 * 8 == PARTIAL_JOURNAL_BYTES, "journal layout");
+
+/* Bytes between two syncs: what a power cut can cost. */
+#define SYNC_INTERVAL (64ll << 20)
+
+static const char *cause(void)
+{
+    return errno == ENOSPC ? "no space left on the device" : strerror(errno);
+}
+
+static allot_status fail_write(const struct partial *p, struct allot_error *err)
+{
+    return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", p->path, cause());
+}
+
+/* Identifies the running kernel's boot: what was written since is still in its cache even if it was
+ * never synced. Zeros, equal to no journal's, where the system does not tell. */
+static void boot_identity(char id[BOOT_BYTES])
+{
+    char text[64], hex[HASH_HEX];
+    memset(id, 0, BOOT_BYTES);
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!f)
+        return;
+    const size_t n = fread(text, 1, sizeof text, f);
+    fclose(f);
+    if (n < BOOT_BYTES)
+        return;
+    hash_bytes(hex, text, n);
+    memcpy(id, hex, BOOT_BYTES);
+}
+
+static void put_u64(uint8_t *to, uint64_t value)
+{
+    for (int i = 0; i < 8; i++)
+        to[i] = (uint8_t)(value >> (8 * i));
+}
+
+static int64_t get_i64(const uint8_t *from)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < 8; i++)
+        value |= (uint64_t)from[i] << (8 * i);
+    return (int64_t)value;
+}
+
+static allot_status write_journal(struct partial *p, int64_t offset, struct allot_error *err)
+{
+    uint8_t bytes[PARTIAL_JOURNAL_BYTES];
+    uint8_t *counts = bytes + MAGIC_BYTES + KEY_BYTES + BOOT_BYTES;
+    memcpy(bytes, journal_magic, MAGIC_BYTES);
+    memcpy(bytes + MAGIC_BYTES, p->key, KEY_BYTES);
+    boot_identity((char *)bytes + MAGIC_BYTES + KEY_BYTES);
+    put_u64(counts, (uint64_t)p->finished);
+    put_u64(counts + 8, (uint64_t)p->durable);
+    put_u64(counts + 16, (uint64_t)p->floored);
+    return file_pwrite_all(p->fd, bytes, sizeof bytes, offset, p->path, err);
+}
+
+/* Takes over the counts of a journal of the same key; false if there is none at the offset. */
+static bool read_journal(struct partial *p, int64_t offset, int64_t n_tensors)
+{
+    uint8_t bytes[PARTIAL_JOURNAL_BYTES];
+    char boot[BOOT_BYTES], zeros[BOOT_BYTES] = {0};
+    const uint8_t *counts = bytes + MAGIC_BYTES + KEY_BYTES + BOOT_BYTES;
+    if (pread(p->fd, bytes, sizeof bytes, (off_t)offset) != (ssize_t)sizeof bytes ||
+        memcmp(bytes, journal_magic, MAGIC_BYTES) != 0 || memcmp(bytes + MAGIC_BYTES, p->key, KEY_BYTES) != 0)
+        return false;
+    const int64_t finished = get_i64(counts), durable = get_i64(counts + 8), floored = get_i64(counts + 16);
+    if (durable < 0 || finished < durable || finished > n_tensors || floored < 0 || floored > finished)
+        return false;
+    boot_identity(boot);
+    const bool same_boot = memcmp(boot, zeros, BOOT_BYTES) != 0 &&
+                           memcmp(boot, bytes + MAGIC_BYTES + KEY_BYTES, BOOT_BYTES) == 0;
+    p->durable = durable;
+    p->finished = same_boot ? finished : durable;
+    p->floored = floored < p->finished ? floored : p->finished;
+    return true;
+}
+
+/* The folder part of a path; caller frees. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return strdup(".");
+    return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+}
+
+static allot_status resolve_paths(struct partial *p, const char *out_path, struct allot_error *err)
+{
+    struct stat st;
+    if (out_path[0] == '\0')
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "the output path is empty");
+    if (stat(out_path, &st) == 0) {
+        if (!S_ISREG(st.st_mode))
+            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: it is %s", out_path,
+                              S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
+        p->target = realpath(out_path, NULL);
+    }
+    if (!p->target)
+        p->target = strdup(out_path);
+    if (!p->target || asprintf(&p->path, "%s.allot-partial", p->target) < 0) {
+        p->path = NULL;
+        return allot_fail_memory(err, strlen(out_path) + 16, "a path");
+    }
+
+    char *folder = folder_of(p->target);
+    if (!folder)
+        return allot_fail_memory(err, strlen(out_path) + 1, "a path");
+    allot_status status = ALLOT_OK;
+    if (stat(folder, &st) != 0)
+        status = allot_fail(err, ALLOT_ERR_IO, "cannot write %s: folder %s: %s", out_path, folder,
+                            errno == ENOENT ? "no such folder" : cause());
+    else if (!S_ISDIR(st.st_mode))
+        status = allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s is not a folder", out_path, folder);
+    free(folder);
+    return status;
+}
+
+/* Opens and locks; true in *again when another run renamed or removed the file in between. */
+static allot_status open_locked(struct partial *p, bool *again, struct allot_error *err)
+{
+    struct stat opened, named;
+    *again = false;
+    p->fd = open(p->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (p->fd < 0)
+        return errno == ELOOP
+                   ? allot_fail(err, ALLOT_ERR_IO, "cannot write %s: it is a symbolic link", p->path)
+                   : fail_write(p, err);
+    if (flock(p->fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EWOULDBLOCK)
+            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: another run is writing it", p->path);
+        return fail_write(p, err);
+    }
+    if (fstat(p->fd, &opened) != 0)
+        return fail_write(p, err);
+    if (!S_ISREG(opened.st_mode) || opened.st_nlink > 1)
+        return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: it is %s", p->path,
+                          S_ISREG(opened.st_mode) ? "a link to another file" : "not a regular file");
+    *again = stat(p->path, &named) != 0 || named.st_dev != opened.st_dev || named.st_ino != opened.st_ino;
+    return ALLOT_OK;
+}
+
+static void close_fd(struct partial *p)
+{
+    if (p->fd >= 0)
+        close(p->fd);
+    p->fd = -1;
+}
+
+allot_status partial_open(struct partial *p, const char *out_path, int64_t file_size, const char *key,
+                          int64_t n_tensors, struct allot_error *err)
+{
+    *p = (struct partial){.fd = -1, .file_size = file_size};
+    snprintf(p->key, sizeof p->key, "%s", key);
+    allot_status status = resolve_paths(p, out_path, err);
+    bool again = status == ALLOT_OK;
+    for (int attempt = 0; again && attempt < 100; attempt++) {
+        close_fd(p);
+        status = open_locked(p, &again, err);
+        if (status)
+            break;
+    }
+    if (!status && again)
+        status = allot_fail(err, ALLOT_ERR_IO, "cannot write %s: another run keeps replacing it", p->path);
+    if (status)
+        goto failed;
+
+    if (!read_journal(p, 0, n_tensors) && !read_journal(p, file_size, n_tensors)) {
+        if (ftruncate(p->fd, 0) != 0) {
+            status = fail_write(p, err);
+            goto failed;
+        }
+    }
+    return ALLOT_OK;
+failed:
+    /* Not ours, or nothing in it: it stays as it is. */
+    partial_close(p, true);
+    return status;
+}
+
+allot_status partial_reserve(struct partial *p, struct allot_error *err)
+{
+    const int64_t size = p->file_size + PARTIAL_JOURNAL_BYTES;
+    struct stat st;
+    if (fstat(p->fd, &st) != 0)
+        return fail_write(p, err);
+    allot_status status = file_require_space(p->target, size - (int64_t)st.st_blocks * 512, err);
+    if (status)
+        return status;
+    /* Not every file system can; then the writes will tell. */
+    if (fallocate(p->fd, 0, 0, (off_t)size) != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR)
+        return fail_write(p, err);
+    return write_journal(p, 0, err);
+}
+
+allot_status partial_write(struct partial *p, const void *bytes, size_t n, int64_t offset,
+                           struct allot_error *err)
+{
+    return file_pwrite_all(p->fd, bytes, n, offset, p->path, err);
+}
+
+allot_status partial_advance(struct partial *p, int64_t n_bytes, bool floored, struct allot_error *err)
+{
+    p->finished++;
+    p->floored += floored;
+    p->unsynced += n_bytes;
+    if (p->unsynced >= SYNC_INTERVAL) {
+        if (fdatasync(p->fd) != 0)
+            return fail_write(p, err);
+        p->durable = p->finished;
+        p->unsynced = 0;
+    }
+    return write_journal(p, 0, err);
+}
+
+allot_status partial_seal(struct partial *p, const void *header, size_t n, struct allot_error *err)
+{
+    if (fdatasync(p->fd) != 0)
+        return fail_write(p, err);
+    p->durable = p->finished;
+    allot_status status = write_journal(p, p->file_size, err);
+    if (status)
+        return status;
+    if (fdatasync(p->fd) != 0)
+        return fail_write(p, err);
+    status = partial_write(p, header, n, 0, err);
+    if (status)
+        return status;
+    return fsync(p->fd) == 0 ? ALLOT_OK : fail_write(p, err);
+}
+
+allot_status partial_trim(struct partial *p, struct allot_error *err)
+{
+    return ftruncate(p->fd, (off_t)p->file_size) == 0 && fsync(p->fd) == 0 ? ALLOT_OK : fail_write(p, err);
+}
+
+allot_status partial_commit(struct partial *p, struct allot_error *err)
+{
+    struct stat st;
+    /* A replaced file keeps its permissions where that is allowed. */
+    if (stat(p->target, &st) == 0)
+        (void)!fchmod(p->fd, st.st_mode & 07777);
+    if (rename(p->path, p->target) != 0)
+        return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", p->target, cause());
+    free(p->path);
+    p->path = NULL;
+    close_fd(p);
+
+    /* So that the new name survives a power cut; some file systems cannot, and do without. */
+    char *folder = folder_of(p->target);
+    const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    free(folder);
+    return ALLOT_OK;
+}
+
+void partial_close(struct partial *p, bool keep)
+{
+    if (!keep && p->path && p->fd >= 0)
+        unlink(p->path);
+    close_fd(p);
+    free(p->target);
+    free(p->path);
+    *p = (struct partial){.fd = -1};
+}

@@ -1,0 +1,54 @@
+/* partial.h - an output file that outlives a killed run and is resumed by the next.
+ * SPDX-License-Identifier: MIT
+ *
+ * OUT.allot-partial holds the finished file's bytes but for its header, in whose place a journal says whose
+ * file it is and how many tensors are finished. A lock keeps a second run away while one writes. */
+#ifndef ALLOT_QUANT_PARTIAL_H
+#define ALLOT_QUANT_PARTIAL_H
+
+#include "allot.h"
+
+struct partial {
+    char *target; /* the output path, links resolved */
+    char *path;   /* target + ".allot-partial" */
+    int fd;       /* -1 when closed */
+    int64_t file_size;
+    char key[65];     /* says of which job the bytes are */
+    int64_t finished; /* tensors */
+    int64_t floored;  /* of them, see struct quantize_result */
+    int64_t durable;  /* finished tensors that survive a power cut */
+    int64_t unsynced; /* bytes written since the last sync */
+};
+
+/* Bytes at the head of the file that a journal takes; no header is shorter. */
+#define PARTIAL_JOURNAL_BYTES 120
+
+/* Zero-initialised storage. Opens, locks and, if it belongs to another key or is damaged, empties the
+ * partial file of out_path; `finished` tells where to go on. Errors: the output's folder is absent or
+ * cannot be written, the output is no regular file, another run holds the lock. */
+allot_status partial_open(struct partial *p, const char *out_path, int64_t file_size, const char *key,
+                          int64_t n_tensors, struct allot_error *err);
+
+/* Fails when the file system has too little free space; reserves it where the file system can. */
+allot_status partial_reserve(struct partial *p, struct allot_error *err);
+
+/* Any thread may write. */
+allot_status partial_write(struct partial *p, const void *bytes, size_t n, int64_t offset,
+                           struct allot_error *err);
+
+/* Notes that one more tensor, whose n bytes have been written, is finished. */
+allot_status partial_advance(struct partial *p, int64_t n_bytes, bool floored, struct allot_error *err);
+
+/* Writes the header (keeping the journal behind the end, so that a kill here loses nothing) and syncs. */
+allot_status partial_seal(struct partial *p, const void *header, size_t n, struct allot_error *err);
+
+/* Cuts the journal off; the file is then complete under p->path. */
+allot_status partial_trim(struct partial *p, struct allot_error *err);
+
+/* Renames it to the target and closes. */
+allot_status partial_commit(struct partial *p, struct allot_error *err);
+
+/* Closes; removes the file unless it is to be resumed. Harmless after a commit. */
+void partial_close(struct partial *p, bool keep);
+
+#endif
