@@ -1,0 +1,137 @@
+/* collect.c - the importance matrix from one streamed forward pass.  SPDX-License-Identifier: MIT */
+#include "cost/collect.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+/* Tokens that one call of a layer works on: enough for full speed, few enough to stay small. */
+enum { GROUP_TOKENS = 4096, COLUMNS_PER_ITEM = 64 };
+
+struct collector {
+    struct pool *pool;
+    const struct gguf_model *model;
+    double **sums; /* [n_tensors]: squares per column, or NULL */
+    int64_t *counts;
+};
+
+struct squares {
+    const float *x;
+    double *sums;
+    int64_t n_tokens, n_in;
+};
+
+/* One strip of columns: the tokens are added in order, whatever the number of threads. */
+static void add_squares(void *user, int64_t item, int thread)
+{
+    (void)thread;
+    const struct squares *s = user;
+    int64_t first = item * COLUMNS_PER_ITEM, end = first + COLUMNS_PER_ITEM;
+    if (end > s->n_in)
+        end = s->n_in;
+    for (int64_t t = 0; t < s->n_tokens; t++) {
+        const float *x = s->x + t * s->n_in;
+        for (int64_t i = first; i < end; i++)
+            s->sums[i] += (double)x[i] * x[i];
+    }
+}
+
+static allot_status collect_input(void *user, const struct gguf_tensor *tensor, const float *x, int64_t n_tokens,
+                                  int64_t n_in, struct allot_error *err)
+{
+    struct collector *c = user;
+    int64_t index = tensor - c->model->tensors;
+    if (c->sums[index] == NULL)
+        c->sums[index] = calloc((size_t)n_in, sizeof(double));
+    if (c->sums[index] == NULL)
+        return allot_fail_memory(err, (size_t)n_in * sizeof(double), tensor->name);
+    struct squares s = {x, c->sums[index], n_tokens, n_in};
+    pool_run(c->pool, (n_in + COLUMNS_PER_ITEM - 1) / COLUMNS_PER_ITEM, add_squares, &s);
+    c->counts[index] += n_tokens;
+    return ALLOT_OK;
+}
+
+static allot_status add_entry(struct imatrix *im, const struct collector *c, int64_t index, struct allot_error *err)
+{
+    const struct gguf_tensor *t = &c->model->tensors[index];
+    float *sums = malloc(sizeof *sums * (size_t)t->ne[0]);
+    int64_t *counts = malloc(sizeof *counts);
+    if (sums == NULL || counts == NULL) {
+        free(sums);
+        free(counts);
+        return allot_fail_memory(err, sizeof *sums * (size_t)t->ne[0], t->name);
+    }
+    for (int64_t i = 0; i < t->ne[0]; i++) {
+        sums[i] = (float)c->sums[index][i];
+        if (!isfinite(sums[i])) {
+            free(sums);
+            free(counts);
+            return allot_fail(err, ALLOT_ERR_NUMERIC, "%s: the inputs of tensor %s are not finite", c->model->path, t->name);
+        }
+    }
+    counts[0] = c->counts[index];
+    return imatrix_add(im, t->name, t->ne[0], 1, sums, counts, err);
+}
+
+static allot_status fill_imatrix(struct imatrix *im, const struct collector *c, const struct text_windows *windows,
+                                 const char *const *datasets, size_t n_datasets, struct allot_error *err)
+{
+    *im = (struct imatrix){.chunk_count = (int32_t)windows->n, .chunk_size = windows->n_ctx};
+    im->datasets = calloc(n_datasets + 1, sizeof *im->datasets);
+    if (im->datasets == NULL)
+        return allot_fail_memory(err, (n_datasets + 1) * sizeof *im->datasets, "the names of the texts");
+    for (; im->n_datasets < n_datasets; im->n_datasets++) {
+        im->datasets[im->n_datasets] = strdup(datasets[im->n_datasets]);
+        if (im->datasets[im->n_datasets] == NULL)
+            return allot_fail_memory(err, strlen(datasets[im->n_datasets]), "the names of the texts");
+    }
+    allot_status status = ALLOT_OK;
+    for (int64_t i = 0; i < c->model->n_tensors && status == ALLOT_OK; i++)
+        if (c->sums[i] != NULL)
+            status = add_entry(im, c, i, err);
+    return status;
+}
+
+/* The pass reports its layers under "imatrix". */
+static bool report_imatrix(void *user, const char *stage, int64_t done, int64_t total)
+{
+    (void)stage;
+    const struct allot_progress *outer = user;
+    return outer->report(outer->user, "imatrix", done, total);
+}
+
+allot_status imatrix_collect(struct imatrix *out, const struct net *net, struct pool *pool,
+                             const struct text_windows *windows, const char *const *datasets, size_t n_datasets,
+                             const struct allot_progress *progress, struct allot_error *err)
+{
+    int64_t n_tensors = net->model->n_tensors, n = windows->n * windows->n_ctx;
+    struct collector c = {.pool = pool, .model = net->model};
+    struct imatrix im = {0};
+    struct allot_progress renamed = {.report = report_imatrix, .user = (void *)(uintptr_t)progress};
+    bool reports = progress != NULL && progress->report != NULL;
+    c.sums = calloc((size_t)n_tensors, sizeof *c.sums);
+    c.counts = calloc((size_t)n_tensors, sizeof *c.counts);
+    float *x = malloc(sizeof *x * (size_t)(n * net->n_embd));
+    allot_status status = ALLOT_OK;
+    if (c.sums == NULL || c.counts == NULL || x == NULL)
+        status = allot_fail_memory(err, sizeof *x * (size_t)(n * net->n_embd), "the states of all windows");
+    if (status == ALLOT_OK) {
+        struct net_batch batch = {windows->ids, windows->n, windows->n_ctx};
+        struct net_observer observer = {.user = &c, .input = collect_input};
+        status = net_forward(net, pool, &batch, x, NULL, GROUP_TOKENS, &observer, reports ? &renamed : NULL, err);
+    }
+    free(x);
+    if (status == ALLOT_OK)
+        status = fill_imatrix(&im, &c, windows, datasets, n_datasets, err);
+    for (int64_t i = 0; c.sums != NULL && i < n_tensors; i++)
+        free(c.sums[i]);
+    free(c.sums);
+    free(c.counts);
+    if (status == ALLOT_OK)
+        *out = im;
+    else
+        imatrix_release(&im);
+    return status;
+}

@@ -1,0 +1,64 @@
+/* fisher.h - the cost of every (tensor, type) at the model's output, from one backward pass.
+ *
+ * SPDX-License-Identifier: MIT
+ *
+ * To second order the mean KL divergence of a changed model is 1/2 d' F d, F the Fisher information of
+ * the next-token distribution. Labels y_t are drawn from the model itself at every position of S
+ * sequences of T tokens; with G the gradient of sum_t log p(y_t) at the output of a linear map and X
+ * its input, a weight error D moves the sum by u = < G' X, D >. Taken over chunks of C consecutive
+ * tokens instead of the whole sequence (less variance, and a bias that measurement shows to be small),
+ *
+ *     u_c = sum over t in c of g_t' D x_t,      cost = 1/(2 S T) sum over c of u_c^2   [nats per token].
+ *
+ * A token embedding's u_c sums g_t . D[token_t]; the mean over calibration tokens is an unbiased
+ * estimate for text of the same kind, so rows never seen need no term of their own. A tied embedding
+ * adds both roles before squaring. The u_c are kept in the archive: they give the standard error,
+ * and the mean of u_c(A) u_c(B) / C is the interaction of two errors.
+ */
+#ifndef ALLOT_COST_FISHER_H
+#define ALLOT_COST_FISHER_H
+
+#include "archive/archive.h"
+#include "cost/imatrix.h"
+#include "net/net.h"
+#include "text/text.h"
+
+struct fisher_options {
+    int32_t chunk;  /* C: tokens; divides T */
+    uint64_t seed;  /* of the labels */
+    const enum ggml_type *types; /* candidates, legal ones are used for each tensor */
+    size_t n_types;
+};
+
+#define FISHER_DEFAULT_CHUNK 16
+#define FISHER_DEFAULT_SEQUENCES 64
+#define FISHER_DEFAULT_SEQUENCE_LENGTH 128
+#define FISHER_DEFAULT_SEED 1
+
+/* What the costs of a set depend on: "fisher chunk=16 seed=1"; windows and imatrix are keyed apart. */
+void fisher_params(char params[static 64], const struct fisher_options *options);
+/* Version of what computed a cost: allot, ggml. */
+const char *fisher_version(void);
+
+struct fisher_result {
+    int64_t n_tensors;  /* quantizable tensors of the model */
+    int64_t n_resumed;  /* of them, found complete in the archive */
+    double seconds_forward, seconds_backward; /* backward includes costs */
+    double seconds_quantize, seconds_product; /* sums over threads, within backward */
+};
+
+/* Types a tensor can take: its row consists of whole blocks, and ggml does not need an importance
+ * matrix that is missing (have_weights says if there is one). Writes at most n_types to legal and
+ * returns how many. The source type itself is left out: it costs nothing. */
+size_t fisher_legal_types(const struct gguf_tensor *tensor, bool have_weights, const enum ggml_type *types,
+                          size_t n_types, enum ggml_type *legal);
+
+/* Computes what the set still lacks and stores it tensor by tensor; interrupted, the next call
+ * goes on and ends with the same numbers. imatrix may be NULL. windows->n_ctx is T.
+ * Results do not depend on the number of threads. */
+allot_status fisher_run(struct fisher_result *result, const struct net *net, struct pool *pool,
+                        const struct text_windows *windows, const struct imatrix *imatrix,
+                        const struct fisher_options *options, struct archive *archive, int64_t set_id,
+                        const struct allot_progress *progress, struct allot_error *err);
+
+#endif

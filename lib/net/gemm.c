@@ -1,0 +1,108 @@
+/* gemm.c - float32 matrix products on OpenBLAS, shared out over a pool.  SPDX-License-Identifier: MIT */
+#include "net/gemm.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+/* Large enough for OpenBLAS to reach its rate, small enough to keep the threads evenly busy. */
+enum { TILE_M = 256, TILE_N = 512 };
+
+struct product {
+    const float *a, *b;
+    float *c;
+    int64_t m, n, k; /* c is (m,n), k is summed over */
+    bool transpose_b;
+    float beta;
+    int64_t tiles_n;
+};
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void product_tile(void *user, int64_t item, int thread)
+{
+    (void)thread;
+    const struct product *p = user;
+    int64_t m0 = item / p->tiles_n * TILE_M, n0 = item % p->tiles_n * TILE_N;
+    int64_t m = least(TILE_M, p->m - m0), n = least(TILE_N, p->n - n0);
+    const float *b = p->transpose_b ? p->b + n0 * p->k : p->b + n0;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, p->transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n,
+                (int)p->k, 1.0f, p->a + m0 * p->k, (int)p->k, b, (int)(p->transpose_b ? p->k : p->n), p->beta,
+                p->c + m0 * p->n + n0, (int)p->n);
+}
+
+static void product_run(struct pool *pool, struct product *p)
+{
+    p->tiles_n = (p->n + TILE_N - 1) / TILE_N;
+    pool_run(pool, p->tiles_n * ((p->m + TILE_M - 1) / TILE_M), product_tile, p);
+}
+
+void gemm_forward(struct pool *pool, float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k)
+{
+    struct product p = {.a = x, .b = w, .c = y, .m = m, .n = n, .k = k, .transpose_b = true};
+    product_run(pool, &p);
+}
+
+void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w, int64_t m, int64_t n,
+                   int64_t k, bool accumulate)
+{
+    struct product p = {.a = dy, .b = w, .c = dx, .m = m, .n = k, .k = n, .beta = accumulate ? 1.0f : 0.0f};
+    product_run(pool, &p);
+}
+
+/* Largest difference between OpenBLAS and a plain loop, relative to the size of the terms. */
+static double product_error(bool transpose_a, bool transpose_b, int m, int n, int k, float *buffer)
+{
+    float *a = buffer, *b = a + (size_t)m * (size_t)k, *c = b + (size_t)k * (size_t)n;
+    for (int i = 0; i < m * k + k * n; i++)
+        buffer[i] = (float)rng_uniform(7, (uint64_t)i) - 0.5f;
+    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
+                m, n, k, 1.0f, a, transpose_a ? m : k, b, transpose_b ? k : n, 0.0f, c, n);
+    double worst = 0;
+    for (int i = 0; i < m; i++) {
+        for (int j = 0; j < n; j++) {
+            double sum = 0;
+            for (int l = 0; l < k; l++)
+                sum += (double)a[transpose_a ? l * m + i : i * k + l] * b[transpose_b ? j * k + l : l * n + j];
+            double error = fabs(sum - c[i * n + j]);
+            if (!(error <= worst)) /* catches NaN too */
+                worst = error;
+        }
+    }
+    return worst / sqrt((double)k);
+}
+
+allot_status gemm_init(struct allot_error *err)
+{
+    static atomic_bool checked;
+    openblas_set_num_threads(1);
+    if (atomic_load(&checked))
+        return ALLOT_OK;
+    static const int shapes[][3] = {{67, 131, 259}, {16, 576, 16}, {300, 33, 64}, {1, 19, 1000}};
+    float *buffer = malloc(sizeof(float) * 200000);
+    if (buffer == NULL)
+        return allot_fail_memory(err, sizeof(float) * 200000, "the check of OpenBLAS");
+    double worst = 0;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        for (int kind = 0; kind < 3; kind++) {
+            double e = product_error(kind == 2, kind == 1, shapes[i][0], shapes[i][1], shapes[i][2], buffer);
+            if (!(e <= worst))
+                worst = e;
+        }
+    }
+    free(buffer);
+    if (!(worst < 1e-5))
+        return allot_fail(err, ALLOT_ERR_INTERNAL,
+                          "OpenBLAS (%s) computes wrong products on this processor (error %.2g); set "
+                          "OPENBLAS_CORETYPE=Haswell in the environment or install another BLAS",
+                          openblas_get_corename(), worst);
+    atomic_store(&checked, true);
+    return ALLOT_OK;
+}

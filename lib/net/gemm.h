@@ -1,0 +1,26 @@
+/* gemm.h - float32 matrix products on OpenBLAS, shared out over a pool.
+ *
+ * SPDX-License-Identifier: MIT
+ *
+ * OpenBLAS runs with one thread per call; products are cut into tiles whose borders depend on the
+ * shapes only, and the pool shares the tiles. So results do not depend on the number of threads,
+ * and many small products can run side by side. All matrices are row-major without gaps.
+ */
+#ifndef ALLOT_NET_GEMM_H
+#define ALLOT_NET_GEMM_H
+
+#include "base/pool.h"
+
+/* Makes OpenBLAS single-threaded and, the first time, compares small products of every kind used
+ * here with plain loops: some OpenBLAS builds compute wrong products on processors newer than they
+ * are. Call before anything below. */
+allot_status gemm_init(struct allot_error *err);
+
+/* y (m,n) = x (m,k) w(n,k)'. Overwrites y. */
+void gemm_forward(struct pool *pool, float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k);
+
+/* dx (m,k) = dy (m,n) w (n,k). Overwrites dx, or adds to it if accumulate. */
+void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w, int64_t m, int64_t n,
+                   int64_t k, bool accumulate);
+
+#endif

@@ -1,0 +1,322 @@
+/* head.c - the output norm and the output matrix, by blocks of the vocabulary.  SPDX-License-Identifier: MIT */
+#include "net/head.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "gguf/convert.h"
+#include "net/gemm.h"
+#include "net/layer.h"
+#include "net/ops.h"
+
+/* Buffers for walking the vocabulary with the normed states of n tokens. */
+struct head {
+    const struct net *net;
+    struct pool *pool;
+    int64_t n, block;   /* rows per block: HEAD_BLOCK or the whole vocabulary */
+    float *norm_weight; /* [n_embd] */
+    float *inv_rms;     /* [n] */
+    float *xn;          /* (n, n_embd) */
+    float *w;           /* (block, n_embd) */
+    float *logits;      /* (n, block) */
+};
+
+static int64_t block_rows(const struct net *net)
+{
+    return net->n_vocab < HEAD_BLOCK ? net->n_vocab : HEAD_BLOCK;
+}
+
+int64_t head_bytes(const struct net *net, int64_t n)
+{
+    int64_t block = block_rows(net);
+    return (int64_t)sizeof(float) * (net->n_embd + n + n * net->n_embd * 2 + block * net->n_embd + n * block);
+}
+
+static void head_release(struct head *h)
+{
+    free(h->norm_weight);
+    free(h->inv_rms);
+    free(h->xn);
+    free(h->w);
+    free(h->logits);
+    *h = (struct head){0};
+}
+
+/* Norms the final states. */
+static allot_status head_init(struct head *h, const struct net *net, struct pool *pool, const float *x, int64_t n,
+                              struct allot_error *err)
+{
+    *h = (struct head){.net = net, .pool = pool, .n = n, .block = block_rows(net)};
+    size_t d = (size_t)net->n_embd, rows = (size_t)h->block, tokens = (size_t)n;
+    h->norm_weight = malloc(sizeof(float) * d);
+    h->inv_rms = malloc(sizeof(float) * tokens);
+    h->xn = malloc(sizeof(float) * tokens * d);
+    h->w = malloc(sizeof(float) * rows * d);
+    h->logits = malloc(sizeof(float) * tokens * rows);
+    allot_status status = ALLOT_OK;
+    if (!h->norm_weight || !h->inv_rms || !h->xn || !h->w || !h->logits)
+        status = allot_fail_memory(err, (size_t)head_bytes(net, n), "the output layer");
+    if (status == ALLOT_OK)
+        status = gguf_tensor_to_f32(net->model, net->output_norm, 0, 1, h->norm_weight, NULL, err);
+    if (status == ALLOT_OK)
+        rms_norm_forward(pool, h->xn, h->inv_rms, x, h->norm_weight, n, net->n_embd, net->rms_eps);
+    else
+        head_release(h);
+    return status;
+}
+
+/* Loads rows [first, first + *n_rows) of the output matrix and computes their logits (n, *n_rows). */
+static allot_status head_block(struct head *h, int64_t first, int64_t *n_rows, struct allot_error *err)
+{
+    int64_t left = h->net->n_vocab - first;
+    *n_rows = left < h->block ? left : h->block;
+    allot_status status = gguf_tensor_to_f32(h->net->model, h->net->output, first, *n_rows, h->w, h->pool, err);
+    if (status == ALLOT_OK)
+        gemm_forward(h->pool, h->logits, h->xn, h->w, h->n, *n_rows, h->net->n_embd);
+    return status;
+}
+
+/* ---- Log-probabilities ---------------------------------------------------------------------------- */
+
+allot_status net_log_probs(const struct net *net, struct pool *pool, const float *x, int64_t n, float *log_probs,
+                           struct allot_error *err)
+{
+    struct head h;
+    allot_status status = head_init(&h, net, pool, x, n, err);
+    if (status != ALLOT_OK)
+        return status;
+    for (int64_t first = 0, rows; first < net->n_vocab && status == ALLOT_OK; first += rows) {
+        status = head_block(&h, first, &rows, err);
+        for (int64_t t = 0; t < n && status == ALLOT_OK; t++)
+            memcpy(log_probs + t * net->n_vocab + first, h.logits + t * rows, sizeof(float) * (size_t)rows);
+    }
+    for (int64_t t = 0; t < n && status == ALLOT_OK; t++) {
+        float *row = log_probs + t * net->n_vocab, top = max_of(row, net->n_vocab);
+        double lse = top;
+        double sum = 0;
+        for (int64_t v = 0; v < net->n_vocab; v++)
+            sum += exp((double)row[v] - top);
+        lse += log(sum);
+        for (int64_t v = 0; v < net->n_vocab; v++)
+            row[v] = (float)(row[v] - lse);
+    }
+    head_release(&h);
+    return status;
+}
+
+/* ---- Drawing labels --------------------------------------------------------------------------------- */
+
+/* Maximum and sum of exponentials above it, of one token's logits in one block. */
+struct block_sum {
+    float top;
+    double sum;
+};
+
+struct summing {
+    const struct head *h;
+    int64_t rows, b, n_blocks;
+    struct block_sum *sums; /* (n, n_blocks) */
+};
+
+static void sum_token(void *user, int64_t t, int thread)
+{
+    (void)thread;
+    const struct summing *s = user;
+    const float *row = s->h->logits + t * s->rows;
+    float top = max_of(row, s->rows);
+    s->sums[t * s->n_blocks + s->b] = (struct block_sum){top, sum_exp_shifted(row, s->rows, top)};
+}
+
+/* From a token's block sums: its lse, and the block and the remaining mass at which a uniform draw
+ * falls. */
+static int64_t choose_block(const struct block_sum *sums, int64_t n_blocks, double uniform, float *lse, double *rest)
+{
+    float top = sums[0].top;
+    for (int64_t b = 1; b < n_blocks; b++)
+        top = sums[b].top > top ? sums[b].top : top;
+    double total = 0;
+    for (int64_t b = 0; b < n_blocks; b++)
+        total += sums[b].sum * exp((double)sums[b].top - top);
+    *lse = (float)(top + log(total));
+    double wanted = uniform * total;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        double mass = sums[b].sum * exp((double)sums[b].top - top);
+        if (wanted < mass || b == n_blocks - 1) {
+            *rest = wanted / mass; /* fraction of this block's mass */
+            return b;
+        }
+        wanted -= mass;
+    }
+    return n_blocks - 1;
+}
+
+static int32_t draw_in_block(const float *logits, int64_t rows, double fraction)
+{
+    float top = max_of(logits, rows);
+    double total = 0, sum = 0;
+    for (int64_t v = 0; v < rows; v++)
+        total += exp((double)logits[v] - top);
+    for (int64_t v = 0; v < rows; v++) {
+        sum += exp((double)logits[v] - top);
+        if (sum > fraction * total)
+            return (int32_t)v;
+    }
+    return (int32_t)(rows - 1);
+}
+
+/* Computes the logits of the tokens whose draw falls into block b, and finishes their draw. */
+static allot_status draw_block(struct head *h, int64_t b, const int64_t *chosen, const double *rest,
+                               struct net_targets *targets, float *gathered, struct allot_error *err)
+{
+    const struct net *net = h->net;
+    int64_t first = b * h->block, m = 0;
+    for (int64_t t = 0; t < h->n; t++)
+        if (chosen[t] == b)
+            memcpy(gathered + m++ * net->n_embd, h->xn + t * net->n_embd, sizeof(float) * (size_t)net->n_embd);
+    if (m == 0)
+        return ALLOT_OK;
+    int64_t rows = net->n_vocab - first < h->block ? net->n_vocab - first : h->block;
+    allot_status status = gguf_tensor_to_f32(net->model, net->output, first, rows, h->w, h->pool, err);
+    if (status != ALLOT_OK)
+        return status;
+    gemm_forward(h->pool, h->logits, gathered, h->w, m, rows, net->n_embd);
+    m = 0;
+    for (int64_t t = 0; t < h->n; t++)
+        if (chosen[t] == b)
+            targets->labels[t] = (int32_t)first + draw_in_block(h->logits + m++ * rows, rows, rest[t]);
+    return ALLOT_OK;
+}
+
+static allot_status draw_labels(struct head *h, struct net_targets *targets, uint64_t seed, struct allot_error *err)
+{
+    const struct net *net = h->net;
+    int64_t n_blocks = (net->n_vocab + h->block - 1) / h->block;
+    struct block_sum *sums = malloc(sizeof *sums * (size_t)(h->n * n_blocks));
+    int64_t *chosen = malloc(sizeof *chosen * (size_t)h->n);
+    double *rest = malloc(sizeof *rest * (size_t)h->n);
+    float *gathered = malloc(sizeof *gathered * (size_t)(h->n * net->n_embd));
+    allot_status status = ALLOT_OK;
+    if (!sums || !chosen || !rest || !gathered)
+        status = allot_fail_memory(err, sizeof(float) * (size_t)(h->n * net->n_embd), "drawing labels");
+    for (int64_t b = 0; b < n_blocks && status == ALLOT_OK; b++) {
+        struct summing s = {.h = h, .b = b, .n_blocks = n_blocks, .sums = sums};
+        status = head_block(h, b * h->block, &s.rows, err);
+        if (status == ALLOT_OK)
+            pool_run(h->pool, h->n, sum_token, &s);
+    }
+    for (int64_t t = 0; t < h->n && status == ALLOT_OK; t++)
+        chosen[t] = choose_block(sums + t * n_blocks, n_blocks, rng_uniform(seed, (uint64_t)t), &targets->lse[t], &rest[t]);
+    for (int64_t b = 0; b < n_blocks && status == ALLOT_OK; b++)
+        status = draw_block(h, b, chosen, rest, targets, gathered, err);
+    free(sums);
+    free(chosen);
+    free(rest);
+    free(gathered);
+    return status;
+}
+
+allot_status net_targets_draw(struct net_targets *targets, const struct net *net, struct pool *pool, const float *x,
+                              int64_t n, uint64_t seed, struct allot_error *err)
+{
+    struct head h;
+    allot_status status = head_init(&h, net, pool, x, n, err);
+    if (status != ALLOT_OK)
+        return status;
+    *targets = (struct net_targets){.n = n};
+    targets->labels = malloc(sizeof(int32_t) * (size_t)n);
+    targets->lse = malloc(sizeof(float) * (size_t)n);
+    if (targets->labels == NULL || targets->lse == NULL)
+        status = allot_fail_memory(err, 8 * (size_t)n, "labels");
+    if (status == ALLOT_OK)
+        status = draw_labels(&h, targets, seed, err);
+    for (int64_t t = 0; t < n && status == ALLOT_OK; t++)
+        if (!isfinite(targets->lse[t]))
+            status = allot_fail(err, ALLOT_ERR_NUMERIC, "%s: the forward pass gives logits that are not finite",
+                                net->model->path);
+    if (status != ALLOT_OK)
+        net_targets_release(targets);
+    head_release(&h);
+    return status;
+}
+
+void net_targets_release(struct net_targets *targets)
+{
+    free(targets->labels);
+    free(targets->lse);
+    *targets = (struct net_targets){0};
+}
+
+/* ---- Backward ----------------------------------------------------------------------------------------- */
+
+struct logit_gradient {
+    float *logits; /* (n, rows) in place */
+    const struct net_targets *targets;
+    int64_t first, rows;
+};
+
+/* d log p(y) / d logits = onehot(y) - p. */
+static void logit_gradient_token(void *user, int64_t t, int thread)
+{
+    (void)thread;
+    const struct logit_gradient *g = user;
+    float *row = g->logits + t * g->rows;
+    int32_t label = g->targets->labels[t];
+    if (label < 0) {
+        memset(row, 0, sizeof(float) * (size_t)g->rows);
+        return;
+    }
+    exp_shifted(row, g->rows, g->targets->lse[t]);
+    for (int64_t v = 0; v < g->rows; v++)
+        row[v] = -row[v];
+    if (label >= g->first && label < g->first + g->rows)
+        row[label - g->first] += 1.0f;
+}
+
+static allot_status norm_gradient(struct head *h, float *dx, const float *dxn, const float *x,
+                                  const struct net_observer *observer, struct allot_error *err)
+{
+    const struct net *net = h->net;
+    bool wanted = observer != NULL && observer->vector != NULL;
+    double *dw = wanted ? calloc((size_t)net->n_embd, sizeof *dw) : NULL;
+    if (wanted && dw == NULL)
+        return allot_fail_memory(err, (size_t)net->n_embd * sizeof *dw, net->output_norm->name);
+    memset(dx, 0, sizeof(float) * (size_t)(h->n * net->n_embd));
+    rms_norm_backward(h->pool, dx, dw, dxn, x, h->norm_weight, h->inv_rms, h->n, net->n_embd);
+    allot_status status = wanted ? observer->vector(observer->user, net->output_norm, dw, net->n_embd, err) : ALLOT_OK;
+    free(dw);
+    return status;
+}
+
+allot_status head_backward(const struct net *net, struct pool *pool, float *dx, const float *x, int64_t n,
+                           const struct net_targets *targets, const struct net_observer *observer,
+                           struct allot_error *err)
+{
+    struct head h;
+    float *dxn = NULL;
+    allot_status status = head_init(&h, net, pool, x, n, err);
+    if (status != ALLOT_OK)
+        return status;
+    dxn = malloc(sizeof *dxn * (size_t)(n * net->n_embd));
+    if (dxn == NULL)
+        status = allot_fail_memory(err, sizeof *dxn * (size_t)(n * net->n_embd), "gradients of the output layer");
+    for (int64_t first = 0, rows; first < net->n_vocab && status == ALLOT_OK; first += rows) {
+        status = head_block(&h, first, &rows, err);
+        if (status != ALLOT_OK)
+            break;
+        struct logit_gradient g = {h.logits, targets, first, rows};
+        pool_run(pool, n, logit_gradient_token, &g);
+        gemm_backward(pool, dxn, h.logits, h.w, n, rows, net->n_embd, first > 0);
+        struct net_map map = {net->output, first, rows, net->n_embd, n, h.w, h.xn, h.logits};
+        status = observe_map(observer, &map, err);
+    }
+    if (status == ALLOT_OK && net->output != net->token_embd)
+        status = observe_done(observer, net->output, err);
+    if (status == ALLOT_OK)
+        status = norm_gradient(&h, dx, dxn, x, observer, err);
+    free(dxn);
+    head_release(&h);
+    return status;
+}

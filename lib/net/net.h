@@ -1,0 +1,138 @@
+/* net.h - a decoder-only transformer read from a GGUF, forward and backward, layer by layer.
+ *
+ * SPDX-License-Identifier: MIT
+ *
+ * float32 throughout. One layer's weights are in memory at a time; everything else is the
+ * activations of the tokens in hand. Knows nothing of quantization: observers see the inputs and the
+ * output gradients of every linear map and do with them what they like.
+ *
+ * This version: architecture "llama" without experts (RMS norms, rotary embedding on neighbouring
+ * pairs with optional frequency factors and linear scaling, grouped-query attention, SwiGLU, optional
+ * biases, tied or untied output). Anything else in a file is refused by name, never ignored.
+ *
+ * Shapes: S sequences of T tokens, n = S*T; matrices (out, in) as stored, so y = x w'.
+ */
+#ifndef ALLOT_NET_NET_H
+#define ALLOT_NET_NET_H
+
+#include "base/pool.h"
+#include "gguf/model.h"
+
+/* The tensors of one layer. */
+enum net_slot {
+    NET_ATTN_NORM,
+    NET_ATTN_Q,
+    NET_ATTN_K,
+    NET_ATTN_V,
+    NET_ATTN_OUT,
+    NET_FFN_NORM,
+    NET_FFN_GATE,
+    NET_FFN_UP,
+    NET_FFN_DOWN,
+    NET_ATTN_Q_BIAS,
+    NET_ATTN_K_BIAS,
+    NET_ATTN_V_BIAS,
+    NET_ATTN_OUT_BIAS,
+    NET_FFN_GATE_BIAS,
+    NET_FFN_UP_BIAS,
+    NET_FFN_DOWN_BIAS,
+    NET_N_SLOTS
+};
+
+struct net_layer {
+    const struct gguf_tensor *tensors[NET_N_SLOTS]; /* NULL where the model has none */
+    int64_t n_ff;
+};
+
+struct net {
+    const struct gguf_model *model;
+    int64_t n_layers, n_embd, n_vocab, n_heads, n_kv_heads, head_dim;
+    int64_t max_ff, max_layer_weights; /* over the layers */
+    int64_t n_ctx_train;
+    float rms_eps, attn_scale;
+    double rope_base, rope_scale;
+    float *rope_factors; /* head_dim/2, or NULL */
+    struct net_layer *layers;
+    const struct gguf_tensor *token_embd, *output_norm, *output; /* output is token_embd when tied */
+};
+
+/* Checks architecture, hyperparameters, and presence and shape of every tensor, and refuses tensors
+ * it does not know. The model stays open as long as the net. */
+allot_status net_open(struct net *net, const struct gguf_model *model, struct allot_error *err);
+void net_release(struct net *net);
+
+/* What passes through a linear map on the way back. A map may come in several calls, by row ranges in
+ * rising order. Gradients are those of sum_t log p(label_t). */
+struct net_map {
+    const struct gguf_tensor *tensor;
+    int64_t first_row, n_rows, n_in, n_tokens;
+    const float *w; /* (n_rows, n_in): rows of the weight */
+    const float *x; /* (n_tokens, n_in): inputs */
+    const float *g; /* (n_tokens, n_rows): output gradients */
+};
+
+/* The token embedding on the way back. */
+struct net_lookup {
+    const struct gguf_tensor *tensor;
+    int64_t n_tokens, n_in;
+    const int32_t *ids; /* [n_tokens] rows looked up */
+    const float *g;     /* (n_tokens, n_in): gradients of the rows */
+};
+
+/* Any callback may be NULL. A failure ends the pass with its status. */
+struct net_observer {
+    void *user;
+    /* Forward: the inputs x (n_tokens, n_in) of a linear map, for the tokens of this call. */
+    allot_status (*input)(void *user, const struct gguf_tensor *tensor, const float *x, int64_t n_tokens,
+                          int64_t n_in, struct allot_error *err);
+    /* Backward: if false, map and lookup are not called for the tensor. NULL: all are wanted. */
+    bool (*wants)(void *user, const struct gguf_tensor *tensor);
+    allot_status (*map)(void *user, const struct net_map *map, struct allot_error *err);
+    allot_status (*lookup)(void *user, const struct net_lookup *lookup, struct allot_error *err);
+    /* The whole gradient of a norm weight or bias. */
+    allot_status (*vector)(void *user, const struct gguf_tensor *tensor, const double *gradient, int64_t n,
+                           struct allot_error *err);
+    /* All calls for this tensor have been made (a tied embedding comes last). */
+    allot_status (*done)(void *user, const struct gguf_tensor *tensor, struct allot_error *err);
+};
+
+/* Tokens to run: (S, T), every id below n_vocab (checked). */
+struct net_batch {
+    const int32_t *ids;
+    int64_t n_seqs, n_ctx;
+};
+
+/* Forward. x (n, n_embd) receives the input of the output norm; states, unless NULL, the input of
+ * every layer: (n_layers, n, n_embd). Layers work on at most group_tokens tokens at a time (whole
+ * sequences, at least one) to bound memory. progress counts layers. */
+allot_status net_forward(const struct net *net, struct pool *pool, const struct net_batch *batch, float *x,
+                         float *states, int64_t group_tokens, const struct net_observer *observer,
+                         const struct allot_progress *progress, struct allot_error *err);
+
+/* Natural log-probabilities (n, n_vocab) for the final states x (n, n_embd) of n tokens. */
+allot_status net_log_probs(const struct net *net, struct pool *pool, const float *x, int64_t n, float *log_probs,
+                           struct allot_error *err);
+
+/* The labels whose log-probability is differentiated. */
+struct net_targets {
+    int64_t n;
+    int32_t *labels; /* [n]; negative: this position has none */
+    float *lse;      /* [n] logarithm of the sum of the exponentials of the logits */
+};
+/* Draws a label from the model's own distribution at every position, from the random number
+ * (seed, position in the batch). The caller may then overwrite labels. */
+allot_status net_targets_draw(struct net_targets *targets, const struct net *net, struct pool *pool, const float *x,
+                              int64_t n, uint64_t seed, struct allot_error *err);
+void net_targets_release(struct net_targets *targets);
+
+/* Backward from sum_t log p(label_t), with x and states as net_forward left them. progress counts
+ * layers, the head as the first and the embedding as the last. */
+allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch, const float *x,
+                          const float *states, const struct net_targets *targets,
+                          const struct net_observer *observer, const struct allot_progress *progress,
+                          struct allot_error *err);
+
+/* Bytes that forward with states and backward need for n tokens, states included, observers not. */
+int64_t net_backward_bytes(const struct net *net, int64_t n_seqs, int64_t n_ctx, int n_threads);
+
+#endif

@@ -1,0 +1,136 @@
+/* pass.c - the streamed forward and backward passes.  SPDX-License-Identifier: MIT */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "gguf/convert.h"
+#include "net/head.h"
+#include "net/layer.h"
+#include "net/net.h"
+
+static allot_status check_batch(const struct net *net, const struct net_batch *batch, struct allot_error *err)
+{
+    for (int64_t i = 0; i < batch->n_seqs * batch->n_ctx; i++)
+        if (batch->ids[i] < 0 || batch->ids[i] >= net->n_vocab)
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: token %" PRId32 " is outside the embedding's %" PRId64 " rows",
+                              net->model->path, batch->ids[i], net->n_vocab);
+    return ALLOT_OK;
+}
+
+static allot_status embed(const struct net *net, const struct net_batch *batch, float *x, struct allot_error *err)
+{
+    allot_status status = ALLOT_OK;
+    for (int64_t t = 0; t < batch->n_seqs * batch->n_ctx && status == ALLOT_OK; t++)
+        status = gguf_tensor_to_f32(net->model, net->token_embd, batch->ids[t], 1, x + t * net->n_embd, NULL, err);
+    gguf_tensor_forget(net->token_embd);
+    return status;
+}
+
+/* Runs the sequences through one layer in place, a group at a time. */
+static allot_status forward_layer(const struct net *net, int64_t il, struct pool *pool, const struct layer_weights *weights,
+                                  struct layer_work *work, const struct net_batch *batch, float *x,
+                                  const struct net_observer *observer, struct allot_error *err)
+{
+    allot_status status = ALLOT_OK;
+    for (int64_t s = 0; s < batch->n_seqs && status == ALLOT_OK; s += work->n_seqs) {
+        int64_t n_seqs = batch->n_seqs - s < work->n_seqs ? batch->n_seqs - s : work->n_seqs;
+        float *group = x + s * batch->n_ctx * net->n_embd;
+        status = layer_forward(net, il, pool, weights, work, n_seqs, group, group, observer, err);
+    }
+    return status;
+}
+
+allot_status net_forward(const struct net *net, struct pool *pool, const struct net_batch *batch, float *x,
+                         float *states, int64_t group_tokens, const struct net_observer *observer,
+                         const struct allot_progress *progress, struct allot_error *err)
+{
+    struct layer_weights weights = {0};
+    struct layer_work work = {0};
+    int64_t n = batch->n_seqs * batch->n_ctx, group = group_tokens / batch->n_ctx;
+    group = group < 1 ? 1 : group;
+    group = group > batch->n_seqs ? batch->n_seqs : group;
+    allot_status status = check_batch(net, batch, err);
+    if (status == ALLOT_OK)
+        status = layer_weights_init(&weights, net, err);
+    if (status == ALLOT_OK)
+        status = layer_work_init(&work, net, group, batch->n_ctx, false, pool_threads(pool), err);
+    if (status == ALLOT_OK)
+        status = embed(net, batch, x, err);
+    for (int64_t il = 0; il < net->n_layers && status == ALLOT_OK; il++) {
+        status = allot_report(progress, err, "forward", il, net->n_layers);
+        if (status == ALLOT_OK)
+            status = layer_weights_load(&weights, net, il, pool, err);
+        if (status != ALLOT_OK)
+            break;
+        if (states != NULL)
+            memcpy(states + il * n * net->n_embd, x, sizeof(float) * (size_t)(n * net->n_embd));
+        status = forward_layer(net, il, pool, &weights, &work, batch, x, observer, err);
+    }
+    if (status == ALLOT_OK)
+        status = allot_report(progress, err, "forward", net->n_layers, net->n_layers);
+    layer_work_release(&work);
+    layer_weights_release(&weights);
+    return status;
+}
+
+static allot_status embed_backward(const struct net *net, const struct net_batch *batch, const float *dx,
+                                   const struct net_observer *observer, struct allot_error *err)
+{
+    struct net_lookup lookup = {net->token_embd, batch->n_seqs * batch->n_ctx, net->n_embd, batch->ids, dx};
+    allot_status status = ALLOT_OK;
+    if (observer != NULL && observer->lookup != NULL &&
+        (observer->wants == NULL || observer->wants(observer->user, net->token_embd)))
+        status = observer->lookup(observer->user, &lookup, err);
+    if (status == ALLOT_OK)
+        status = observe_done(observer, net->token_embd, err);
+    return status;
+}
+
+allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch, const float *x,
+                          const float *states, const struct net_targets *targets,
+                          const struct net_observer *observer, const struct allot_progress *progress,
+                          struct allot_error *err)
+{
+    struct layer_weights weights = {0};
+    struct layer_work work = {0};
+    int64_t n = batch->n_seqs * batch->n_ctx, steps = net->n_layers + 2;
+    float *dx = malloc(sizeof *dx * (size_t)(n * net->n_embd));
+    allot_status status = ALLOT_OK;
+    if (dx == NULL)
+        status = allot_fail_memory(err, sizeof *dx * (size_t)(n * net->n_embd), "gradients");
+    if (status == ALLOT_OK)
+        status = allot_report(progress, err, "backward", 0, steps);
+    if (status == ALLOT_OK)
+        status = head_backward(net, pool, dx, x, n, targets, observer, err);
+    if (status == ALLOT_OK)
+        status = layer_weights_init(&weights, net, err);
+    if (status == ALLOT_OK)
+        status = layer_work_init(&work, net, batch->n_seqs, batch->n_ctx, true, pool_threads(pool), err);
+    for (int64_t il = net->n_layers - 1; il >= 0 && status == ALLOT_OK; il--) {
+        const float *input = states + il * n * net->n_embd;
+        status = allot_report(progress, err, "backward", net->n_layers - il, steps);
+        if (status == ALLOT_OK)
+            status = layer_weights_load(&weights, net, il, pool, err);
+        if (status == ALLOT_OK)
+            status = layer_forward(net, il, pool, &weights, &work, batch->n_seqs, NULL, input, NULL, err);
+        if (status == ALLOT_OK)
+            status = layer_backward(net, il, pool, &weights, &work, dx, input, observer, err);
+    }
+    if (status == ALLOT_OK)
+        status = embed_backward(net, batch, dx, observer, err);
+    if (status == ALLOT_OK)
+        status = allot_report(progress, err, "backward", steps, steps);
+    layer_work_release(&work);
+    layer_weights_release(&weights);
+    free(dx);
+    return status;
+}
+
+int64_t net_backward_bytes(const struct net *net, int64_t n_seqs, int64_t n_ctx, int n_threads)
+{
+    int64_t n = n_seqs * n_ctx, layer = net->max_layer_weights + layer_work_floats(net, n_seqs, n_ctx, true, n_threads);
+    int64_t states = (net->n_layers + 2) * n * net->n_embd, head = head_bytes(net, n);
+    int64_t bytes = (int64_t)sizeof(float) * layer;
+    return (int64_t)sizeof(float) * states + (bytes > head ? bytes : head);
+}
