@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Logits kept per model at a time, where the vocabulary leaves a choice, and the fewest positions. Any
- * number gives the same results but for the order of sums inside ggml's matrix products. */
-enum { LOGITS_BYTES = 64 << 20, MIN_OUTPUTS = 16 };
+/* Positions decoded at a time: as many as fit these bytes of logits per model, in multiples of 64 and never
+ * fewer. ggml's kernels work on tiles of rows that divide 64, so the numbers are those of decoding the window
+ * at once. */
+enum { LOGITS_BYTES = 64 << 20, OUTPUTS_STEP = 64 };
 
 /* Positions of one window that are compared at once. */
 struct comparison {
@@ -67,11 +68,13 @@ static allot_status cut_windows(struct run *run, const char *base_path, const ch
         run->n_windows += run->windows[t].n;
     }
     if (status == ALLOT_OK) {
-        int64_t fit = LOGITS_BYTES / ((int64_t)sizeof(float) * text_vocab_size(vocab));
+        int64_t fit =
+            LOGITS_BYTES / ((int64_t)sizeof(float) * text_vocab_size(vocab)) / OUTPUTS_STEP * OUTPUTS_STEP;
+        int32_t half = run->options->n_ctx / 2;
         run->now.n_vocab = text_vocab_size(vocab);
-        run->n_outputs = (int32_t)(fit > run->per_window ? run->per_window
-                                   : fit > MIN_OUTPUTS   ? fit
-                                                         : MIN_OUTPUTS);
+        run->n_outputs = (int32_t)(fit > OUTPUTS_STEP ? fit : OUTPUTS_STEP);
+        if (run->n_outputs > half)
+            run->n_outputs = half;
     }
     text_vocab_close(vocab);
     return status;
@@ -135,7 +138,8 @@ static void compare_position(void *user, int64_t i, int thread)
 }
 
 /* Decodes and compares window `window` of the text; its scores go to place `at` of all windows. The
- * last token is only ever a label. */
+ * last token is decoded with the rest although it is only ever a label: so does llama-perplexity, and the
+ * kernels' tiles stay the same. */
 static allot_status measure_window(struct run *run, size_t text, int64_t window, int64_t at,
                                    struct allot_error *err)
 {
@@ -144,19 +148,20 @@ static allot_status measure_window(struct run *run, size_t text, int64_t window,
     const int32_t *ids = run->windows[text].ids + window * n_ctx;
     int32_t begin = 0;
     for (int32_t out = first; out < n_ctx - 1;) {
-        int32_t end = out + run->n_outputs < n_ctx - 1 ? out + run->n_outputs : n_ctx - 1;
+        int32_t end = out + run->n_outputs < n_ctx ? out + run->n_outputs : n_ctx;
         for (size_t m = 0; m <= run->n_candidates; m++) {
             allot_status status = engine_decode(&now->logits[m], &run->engines[m], ids, begin, out, end, err);
             if (status != ALLOT_OK)
                 return status;
         }
         int64_t place = at * run->per_window + out - first;
+        int32_t n_scored = end < n_ctx ? end - out : n_ctx - 1 - out;
         now->text = ids + out + 1;
         now->nll_base = run->nll_base + place;
         for (size_t c = 0; c < run->n_candidates; c++)
             now->tokens[c] = run->tokens[c] + place;
-        pool_run(run->pool, end - out, compare_position, now);
-        for (int32_t i = 0; i < end - out; i++)
+        pool_run(run->pool, n_scored, compare_position, now);
+        for (int32_t i = 0; i < n_scored; i++)
             if (now->at_fault[i] >= 0)
                 return allot_fail(
                     err, ALLOT_ERR_NUMERIC,
