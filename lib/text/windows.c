@@ -21,7 +21,8 @@ static void share_windows(int64_t *share, const int64_t *available, size_t n_tex
         }
         if (left == 0 || hungry == 0)
             return;
-        int64_t each = left / hungry, extra = left % hungry;
+        int64_t each = left / hungry,
+                extra = each == 0 ? left : 0; /* remainders once, when all else is given */
         for (size_t t = 0; t < n_texts; t++) {
             int64_t room = available[t] - share[t];
             if (room == 0)
