@@ -1,10 +1,14 @@
 /* recipe.h - llama-quantize's --tensor-type-file.  SPDX-License-Identifier: MIT
  *
  * White-space separated PATTERN=TYPE rules, split at the first '=', unanchored regular expressions,
- * the first match wins, the pattern lowercased as llama-quantize does (PCRE2 stands in for
- * ECMAScript expressions). A written recipe has one anchored, escaped rule per quantizable tensor,
- * one per line; characters a rule cannot carry (upper case, '=', white space) become '.', and a name
- * that no longer stands apart from another is an error. */
+ * the first match wins, the pattern lowercased as llama-quantize does. A written recipe has one anchored,
+ * escaped rule per quantizable tensor, one per line; characters a rule cannot carry (upper case, '=',
+ * white space) become \xHH, which std::regex reads as the character itself, so that names stay apart.
+ *
+ * PCRE2 stands in for ECMAScript expressions, as bytes: \xHH, \uHHHH, [] and [^], unset back references
+ * and escaped letters without a meaning are read as ECMAScript does; what it lacks (look-behind, inline
+ * flags, verbs, recursion, atomic groups) is refused. Left as they are: PCRE2's possessive a++, which
+ * libstdc++ reads as (a+)+, and a literal brace, which libstdc++ refuses. */
 #ifndef ALLOT_PLAN_RECIPE_H
 #define ALLOT_PLAN_RECIPE_H
 
@@ -20,10 +24,12 @@ allot_status recipe_parse(struct recipe **out, const char *path, int (*type_by_n
 void recipe_free(struct recipe *recipe);
 /* The label of the first rule that matches, -1 if none. */
 int recipe_type(const struct recipe *recipe, const char *tensor_name);
+/* A rule whose matching took too many steps for some name and was taken for no match there, or NULL. */
+const char *recipe_hard_rule(const struct recipe *recipe);
 /* The index-th rule that no name given to recipe_type so far has matched first, or NULL. */
 const char *recipe_unused_rule(const struct recipe *recipe, size_t index);
 
-/* Appends the rules for n names and type names. */
+/* Appends the rules for n names and type names. A name given twice is an error. */
 allot_status recipe_format(struct strbuf *sb, const char *const *names, const char *const *types,
                            size_t n, struct allot_error *err);
 
