@@ -38,8 +38,8 @@ static void add_squares(void *user, int64_t item, int thread)
     }
 }
 
-static allot_status collect_input(void *user, const struct gguf_tensor *tensor, const float *x, int64_t n_tokens,
-                                  int64_t n_in, struct allot_error *err)
+static allot_status collect_input(void *user, const struct gguf_tensor *tensor, const float *x,
+                                  int64_t n_tokens, int64_t n_in, struct allot_error *err)
 {
     struct collector *c = user;
     int64_t index = tensor - c->model->tensors;
@@ -53,7 +53,8 @@ static allot_status collect_input(void *user, const struct gguf_tensor *tensor, 
     return ALLOT_OK;
 }
 
-static allot_status add_entry(struct imatrix *im, const struct collector *c, int64_t index, struct allot_error *err)
+static allot_status add_entry(struct imatrix *im, const struct collector *c, int64_t index,
+                              struct allot_error *err)
 {
     const struct gguf_tensor *t = &c->model->tensors[index];
     float *sums = malloc(sizeof *sums * (size_t)t->ne[0]);
@@ -68,15 +69,17 @@ static allot_status add_entry(struct imatrix *im, const struct collector *c, int
         if (!isfinite(sums[i])) {
             free(sums);
             free(counts);
-            return allot_fail(err, ALLOT_ERR_NUMERIC, "%s: the inputs of tensor %s are not finite", c->model->path, t->name);
+            return allot_fail(err, ALLOT_ERR_NUMERIC, "%s: the inputs of tensor %s are not finite",
+                              c->model->path, t->name);
         }
     }
     counts[0] = c->counts[index];
     return imatrix_add(im, t->name, t->ne[0], 1, sums, counts, err);
 }
 
-static allot_status fill_imatrix(struct imatrix *im, const struct collector *c, const struct text_windows *windows,
-                                 const char *const *datasets, size_t n_datasets, struct allot_error *err)
+static allot_status fill_imatrix(struct imatrix *im, const struct collector *c,
+                                 const struct text_windows *windows, const char *const *datasets,
+                                 size_t n_datasets, struct allot_error *err)
 {
     *im = (struct imatrix){.chunk_count = (int32_t)windows->n, .chunk_size = windows->n_ctx};
     im->datasets = calloc(n_datasets + 1, sizeof *im->datasets);
@@ -103,8 +106,9 @@ static bool report_imatrix(void *user, const char *stage, int64_t done, int64_t 
 }
 
 allot_status imatrix_collect(struct imatrix *out, const struct net *net, struct pool *pool,
-                             const struct text_windows *windows, const char *const *datasets, size_t n_datasets,
-                             const struct allot_progress *progress, struct allot_error *err)
+                             const struct text_windows *windows, const char *const *datasets,
+                             size_t n_datasets, const struct allot_progress *progress,
+                             struct allot_error *err)
 {
     int64_t n_tensors = net->model->n_tensors, n = windows->n * windows->n_ctx;
     struct collector c = {.pool = pool, .model = net->model};
@@ -120,7 +124,8 @@ allot_status imatrix_collect(struct imatrix *out, const struct net *net, struct 
     if (status == ALLOT_OK) {
         struct net_batch batch = {windows->ids, windows->n, windows->n_ctx};
         struct net_observer observer = {.user = &c, .input = collect_input};
-        status = net_forward(net, pool, &batch, x, NULL, GROUP_TOKENS, &observer, reports ? &renamed : NULL, err);
+        status =
+            net_forward(net, pool, &batch, x, NULL, GROUP_TOKENS, &observer, reports ? &renamed : NULL, err);
     }
     free(x);
     if (status == ALLOT_OK)

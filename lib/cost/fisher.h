@@ -24,8 +24,8 @@
 #include "text/text.h"
 
 struct fisher_options {
-    int32_t chunk;  /* C: tokens; divides T */
-    uint64_t seed;  /* of the labels */
+    int32_t chunk;               /* C: tokens; divides T */
+    uint64_t seed;               /* of the labels */
     const enum ggml_type *types; /* candidates, legal ones are used for each tensor */
     size_t n_types;
 };
@@ -41,8 +41,8 @@ void fisher_params(char params[static 64], const struct fisher_options *options)
 const char *fisher_version(void);
 
 struct fisher_result {
-    int64_t n_tensors;  /* quantizable tensors of the model */
-    int64_t n_resumed;  /* of them, found complete in the archive */
+    int64_t n_tensors;                        /* quantizable tensors of the model */
+    int64_t n_resumed;                        /* of them, found complete in the archive */
     double seconds_forward, seconds_backward; /* backward includes costs */
     double seconds_quantize, seconds_product; /* sums over threads, within backward */
 };

@@ -71,18 +71,18 @@ static void attention_backward_group(void *user, int64_t item, int thread)
         probabilities(p, w->q + at_q, w->k + at_k, a);
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, t, hd, t, 1.0f, p, t, w->d_o + at_q, ldq, beta,
                     w->dv + at_k, ldk);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, t, t, hd, 1.0f, w->d_o + at_q, ldq, w->v + at_k, ldk,
-                    0.0f, dp, t);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, t, t, hd, 1.0f, w->d_o + at_q, ldq, w->v + at_k,
+                    ldk, 0.0f, dp, t);
         for (int64_t i = 0; i < t; i++) {
             float *prow = p + i * t, *drow = dp + i * t;
             float mean = (float)dot(prow, drow, i + 1);
             for (int64_t j = 0; j < t; j++)
                 drow[j] = prow[j] * (drow[j] - mean);
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, t, hd, t, a->scale, dp, t, w->k + at_k, ldk, 0.0f,
-                    w->dq + at_q, ldq);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, t, hd, t, a->scale, dp, t, w->q + at_q, ldq, beta,
-                    w->dk + at_k, ldk);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, t, hd, t, a->scale, dp, t, w->k + at_k, ldk,
+                    0.0f, w->dq + at_q, ldq);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, t, hd, t, a->scale, dp, t, w->q + at_q, ldq,
+                    beta, w->dk + at_k, ldk);
     }
 }
 

@@ -44,7 +44,8 @@ static void product_run(struct pool *pool, struct product *p)
     pool_run(pool, p->tiles_n * ((p->m + TILE_M - 1) / TILE_M), product_tile, p);
 }
 
-void gemm_forward(struct pool *pool, float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k)
+void gemm_forward(struct pool *pool, float *y, const float *x, const float *w, int64_t m, int64_t n,
+                  int64_t k)
 {
     struct product p = {.a = x, .b = w, .c = y, .m = m, .n = n, .k = k, .transpose_b = true};
     product_run(pool, &p);
@@ -63,14 +64,16 @@ static double product_error(bool transpose_a, bool transpose_b, int m, int n, in
     float *a = buffer, *b = a + (size_t)m * (size_t)k, *c = b + (size_t)k * (size_t)n;
     for (int i = 0; i < m * k + k * n; i++)
         buffer[i] = (float)rng_uniform(7, (uint64_t)i) - 0.5f;
-    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
-                m, n, k, 1.0f, a, transpose_a ? m : k, b, transpose_b ? k : n, 0.0f, c, n);
+    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+                transpose_b ? CblasTrans : CblasNoTrans, m, n, k, 1.0f, a, transpose_a ? m : k, b,
+                transpose_b ? k : n, 0.0f, c, n);
     double worst = 0;
     for (int i = 0; i < m; i++) {
         for (int j = 0; j < n; j++) {
             double sum = 0;
             for (int l = 0; l < k; l++)
-                sum += (double)a[transpose_a ? l * m + i : i * k + l] * b[transpose_b ? j * k + l : l * n + j];
+                sum +=
+                    (double)a[transpose_a ? l * m + i : i * k + l] * b[transpose_b ? j * k + l : l * n + j];
             double error = fabs(sum - c[i * n + j]);
             if (!(error <= worst)) /* catches NaN too */
                 worst = error;

@@ -17,7 +17,8 @@
 allot_status gemm_init(struct allot_error *err);
 
 /* y (m,n) = x (m,k) w(n,k)'. Overwrites y. */
-void gemm_forward(struct pool *pool, float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k);
+void gemm_forward(struct pool *pool, float *y, const float *x, const float *w, int64_t m, int64_t n,
+                  int64_t k);
 
 /* dx (m,k) = dy (m,n) w (n,k). Overwrites dx, or adds to it if accumulate. */
 void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w, int64_t m, int64_t n,

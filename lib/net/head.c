@@ -1,4 +1,5 @@
-/* head.c - the output norm and the output matrix, by blocks of the vocabulary.  SPDX-License-Identifier: MIT */
+/* head.c - the output norm and the output matrix, by blocks of the vocabulary.  SPDX-License-Identifier: MIT
+ */
 #include "net/head.h"
 
 #include <math.h>
@@ -46,8 +47,8 @@ static void head_release(struct head *h)
 }
 
 /* Norms the final states. */
-static allot_status head_init(struct head *h, const struct net *net, struct pool *pool, const float *x, int64_t n,
-                              struct allot_error *err)
+static allot_status head_init(struct head *h, const struct net *net, struct pool *pool, const float *x,
+                              int64_t n, struct allot_error *err)
 {
     *h = (struct head){.net = net, .pool = pool, .n = n, .block = block_rows(net)};
     size_t d = (size_t)net->n_embd, rows = (size_t)h->block, tokens = (size_t)n;
@@ -73,7 +74,8 @@ static allot_status head_block(struct head *h, int64_t first, int64_t *n_rows, s
 {
     int64_t left = h->net->n_vocab - first;
     *n_rows = left < h->block ? left : h->block;
-    allot_status status = gguf_tensor_to_f32(h->net->model, h->net->output, first, *n_rows, h->w, h->pool, err);
+    allot_status status =
+        gguf_tensor_to_f32(h->net->model, h->net->output, first, *n_rows, h->w, h->pool, err);
     if (status == ALLOT_OK)
         gemm_forward(h->pool, h->logits, h->xn, h->w, h->n, *n_rows, h->net->n_embd);
     return status;
@@ -81,8 +83,8 @@ static allot_status head_block(struct head *h, int64_t first, int64_t *n_rows, s
 
 /* ---- Log-probabilities ---------------------------------------------------------------------------- */
 
-allot_status net_log_probs(const struct net *net, struct pool *pool, const float *x, int64_t n, float *log_probs,
-                           struct allot_error *err)
+allot_status net_log_probs(const struct net *net, struct pool *pool, const float *x, int64_t n,
+                           float *log_probs, struct allot_error *err)
 {
     struct head h;
     allot_status status = head_init(&h, net, pool, x, n, err);
@@ -132,7 +134,8 @@ static void sum_token(void *user, int64_t t, int thread)
 
 /* From a token's block sums: its lse, and the block and the remaining mass at which a uniform draw
  * falls. */
-static int64_t choose_block(const struct block_sum *sums, int64_t n_blocks, double uniform, float *lse, double *rest)
+static int64_t choose_block(const struct block_sum *sums, int64_t n_blocks, double uniform, float *lse,
+                            double *rest)
 {
     float top = sums[0].top;
     for (int64_t b = 1; b < n_blocks; b++)
@@ -175,7 +178,8 @@ static allot_status draw_block(struct head *h, int64_t b, const int64_t *chosen,
     int64_t first = b * h->block, m = 0;
     for (int64_t t = 0; t < h->n; t++)
         if (chosen[t] == b)
-            memcpy(gathered + m++ * net->n_embd, h->xn + t * net->n_embd, sizeof(float) * (size_t)net->n_embd);
+            memcpy(gathered + m++ * net->n_embd, h->xn + t * net->n_embd,
+                   sizeof(float) * (size_t)net->n_embd);
     if (m == 0)
         return ALLOT_OK;
     int64_t rows = net->n_vocab - first < h->block ? net->n_vocab - first : h->block;
@@ -190,7 +194,8 @@ static allot_status draw_block(struct head *h, int64_t b, const int64_t *chosen,
     return ALLOT_OK;
 }
 
-static allot_status draw_labels(struct head *h, struct net_targets *targets, uint64_t seed, struct allot_error *err)
+static allot_status draw_labels(struct head *h, struct net_targets *targets, uint64_t seed,
+                                struct allot_error *err)
 {
     const struct net *net = h->net;
     int64_t n_blocks = (net->n_vocab + h->block - 1) / h->block;
@@ -208,7 +213,8 @@ static allot_status draw_labels(struct head *h, struct net_targets *targets, uin
             pool_run(h->pool, h->n, sum_token, &s);
     }
     for (int64_t t = 0; t < h->n && status == ALLOT_OK; t++)
-        chosen[t] = choose_block(sums + t * n_blocks, n_blocks, rng_uniform(seed, (uint64_t)t), &targets->lse[t], &rest[t]);
+        chosen[t] = choose_block(sums + t * n_blocks, n_blocks, rng_uniform(seed, (uint64_t)t),
+                                 &targets->lse[t], &rest[t]);
     for (int64_t b = 0; b < n_blocks && status == ALLOT_OK; b++)
         status = draw_block(h, b, chosen, rest, targets, gathered, err);
     free(sums);
@@ -218,8 +224,8 @@ static allot_status draw_labels(struct head *h, struct net_targets *targets, uin
     return status;
 }
 
-allot_status net_targets_draw(struct net_targets *targets, const struct net *net, struct pool *pool, const float *x,
-                              int64_t n, uint64_t seed, struct allot_error *err)
+allot_status net_targets_draw(struct net_targets *targets, const struct net *net, struct pool *pool,
+                              const float *x, int64_t n, uint64_t seed, struct allot_error *err)
 {
     struct head h;
     allot_status status = head_init(&h, net, pool, x, n, err);
@@ -234,8 +240,8 @@ allot_status net_targets_draw(struct net_targets *targets, const struct net *net
         status = draw_labels(&h, targets, seed, err);
     for (int64_t t = 0; t < n && status == ALLOT_OK; t++)
         if (!isfinite(targets->lse[t]))
-            status = allot_fail(err, ALLOT_ERR_NUMERIC, "%s: the forward pass gives logits that are not finite",
-                                net->model->path);
+            status = allot_fail(err, ALLOT_ERR_NUMERIC,
+                                "%s: the forward pass gives logits that are not finite", net->model->path);
     if (status != ALLOT_OK)
         net_targets_release(targets);
     head_release(&h);
@@ -285,7 +291,8 @@ static allot_status norm_gradient(struct head *h, float *dx, const float *dxn, c
         return allot_fail_memory(err, (size_t)net->n_embd * sizeof *dw, net->output_norm->name);
     memset(dx, 0, sizeof(float) * (size_t)(h->n * net->n_embd));
     rms_norm_backward(h->pool, dx, dw, dxn, x, h->norm_weight, h->inv_rms, h->n, net->n_embd);
-    allot_status status = wanted ? observer->vector(observer->user, net->output_norm, dw, net->n_embd, err) : ALLOT_OK;
+    allot_status status =
+        wanted ? observer->vector(observer->user, net->output_norm, dw, net->n_embd, err) : ALLOT_OK;
     free(dw);
     return status;
 }
@@ -301,7 +308,8 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
         return status;
     dxn = malloc(sizeof *dxn * (size_t)(n * net->n_embd));
     if (dxn == NULL)
-        status = allot_fail_memory(err, sizeof *dxn * (size_t)(n * net->n_embd), "gradients of the output layer");
+        status =
+            allot_fail_memory(err, sizeof *dxn * (size_t)(n * net->n_embd), "gradients of the output layer");
     for (int64_t first = 0, rows; first < net->n_vocab && status == ALLOT_OK; first += rows) {
         status = head_block(&h, first, &rows, err);
         if (status != ALLOT_OK)

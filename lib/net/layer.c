@@ -27,7 +27,8 @@ static float *allocate_floats(int64_t n, const char *what, struct allot_error *e
 allot_status layer_weights_init(struct layer_weights *weights, const struct net *net, struct allot_error *err)
 {
     *weights = (struct layer_weights){0};
-    weights->arena = allocate_floats(net->max_layer_weights + 16 * NET_N_SLOTS, "the weights of a layer", err);
+    weights->arena =
+        allocate_floats(net->max_layer_weights + 16 * NET_N_SLOTS, "the weights of a layer", err);
     return weights->arena == NULL ? ALLOT_ERR_MEMORY : ALLOT_OK;
 }
 
@@ -59,7 +60,8 @@ allot_status layer_weights_load(struct layer_weights *weights, const struct net 
 /* ---- Activations --------------------------------------------------------------------------------- */
 
 /* Lays out the buffers from `base` (NULL: only counts) and returns the number of floats. */
-static int64_t lay_out(struct layer_work *work, float *base, const struct net *net, bool backward, int n_threads)
+static int64_t lay_out(struct layer_work *work, float *base, const struct net *net, bool backward,
+                       int n_threads)
 {
     int64_t n = work->n_seqs * work->n_ctx, q = n * net->n_heads * net->head_dim;
     int64_t kv = n * net->n_kv_heads * net->head_dim, embd = n * net->n_embd, ff = n * net->max_ff;
@@ -68,14 +70,27 @@ static int64_t lay_out(struct layer_work *work, float *base, const struct net *n
         int64_t size;
         bool backward;
     } rows[] = {
-        {&work->xn, embd, false},   {&work->q, q, false},      {&work->k, kv, false},
-        {&work->v, kv, false},      {&work->attn, q, false},   {&work->h, embd, false},
-        {&work->hn, embd, false},   {&work->gate, ff, false},  {&work->up, ff, false},
-        {&work->act, ff, false},    {&work->inv_rms_attn, n, false}, {&work->inv_rms_ffn, n, false},
+        {&work->xn, embd, false},
+        {&work->q, q, false},
+        {&work->k, kv, false},
+        {&work->v, kv, false},
+        {&work->attn, q, false},
+        {&work->h, embd, false},
+        {&work->hn, embd, false},
+        {&work->gate, ff, false},
+        {&work->up, ff, false},
+        {&work->act, ff, false},
+        {&work->inv_rms_attn, n, false},
+        {&work->inv_rms_ffn, n, false},
         {&work->scratch, attention_scratch(work->n_ctx, n_threads), false},
-        {&work->dh, embd, true},    {&work->dnorm, embd, true}, {&work->dattn, q, true},
-        {&work->dq, q, true},       {&work->dk, kv, true},     {&work->dv, kv, true},
-        {&work->dgate, ff, true},   {&work->dup, ff, true},
+        {&work->dh, embd, true},
+        {&work->dnorm, embd, true},
+        {&work->dattn, q, true},
+        {&work->dq, q, true},
+        {&work->dk, kv, true},
+        {&work->dv, kv, true},
+        {&work->dgate, ff, true},
+        {&work->dup, ff, true},
     };
     int64_t used = 0;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -102,7 +117,8 @@ allot_status layer_work_init(struct layer_work *work, const struct net *net, int
                                           net->rope_factors, err);
     if (status != ALLOT_OK)
         return status;
-    work->arena = allocate_floats(layer_work_floats(net, n_seqs, n_ctx, backward, n_threads), "activations", err);
+    work->arena =
+        allocate_floats(layer_work_floats(net, n_seqs, n_ctx, backward, n_threads), "activations", err);
     if (work->arena == NULL) {
         layer_work_release(work);
         return ALLOT_ERR_MEMORY;
@@ -131,8 +147,8 @@ struct layer_call {
 };
 
 /* y = x w' + bias. */
-static allot_status linear_forward(const struct layer_call *c, enum net_slot slot, enum net_slot bias, float *y,
-                                   const float *x, struct allot_error *err)
+static allot_status linear_forward(const struct layer_call *c, enum net_slot slot, enum net_slot bias,
+                                   float *y, const float *x, struct allot_error *err)
 {
     const struct gguf_tensor *t = c->layer->tensors[slot];
     allot_status status = ALLOT_OK;
@@ -148,16 +164,17 @@ static allot_status linear_forward(const struct layer_call *c, enum net_slot slo
 
 static struct attention attention_of(const struct net *net, const struct layer_work *work, int64_t n_seqs)
 {
-    return (struct attention){n_seqs, work->n_ctx, net->n_heads, net->n_kv_heads, net->head_dim, net->attn_scale,
-                              work->scratch};
+    return (struct attention){n_seqs,        work->n_ctx,     net->n_heads, net->n_kv_heads,
+                              net->head_dim, net->attn_scale, work->scratch};
 }
 
-static allot_status attention_block_forward(const struct layer_call *c, struct layer_work *work, const float *x,
-                                            struct allot_error *err)
+static allot_status attention_block_forward(const struct layer_call *c, struct layer_work *work,
+                                            const float *x, struct allot_error *err)
 {
     const struct net *net = c->net;
     struct attention a = attention_of(net, work, c->n / work->n_ctx);
-    rms_norm_forward(c->pool, work->xn, work->inv_rms_attn, x, c->w[NET_ATTN_NORM], c->n, net->n_embd, net->rms_eps);
+    rms_norm_forward(c->pool, work->xn, work->inv_rms_attn, x, c->w[NET_ATTN_NORM], c->n, net->n_embd,
+                     net->rms_eps);
     allot_status status = linear_forward(c, NET_ATTN_Q, NET_ATTN_Q_BIAS, work->q, work->xn, err);
     if (status == ALLOT_OK)
         status = linear_forward(c, NET_ATTN_K, NET_ATTN_K_BIAS, work->k, work->xn, err);
@@ -178,7 +195,8 @@ static allot_status ffn_block_forward(const struct layer_call *c, struct layer_w
                                       struct allot_error *err)
 {
     const struct net *net = c->net;
-    rms_norm_forward(c->pool, work->hn, work->inv_rms_ffn, work->h, c->w[NET_FFN_NORM], c->n, net->n_embd, net->rms_eps);
+    rms_norm_forward(c->pool, work->hn, work->inv_rms_ffn, work->h, c->w[NET_FFN_NORM], c->n, net->n_embd,
+                     net->rms_eps);
     allot_status status = linear_forward(c, NET_FFN_GATE, NET_FFN_GATE_BIAS, work->gate, work->hn, err);
     if (status == ALLOT_OK)
         status = linear_forward(c, NET_FFN_UP, NET_FFN_UP_BIAS, work->up, work->hn, err);
@@ -191,9 +209,10 @@ static allot_status ffn_block_forward(const struct layer_call *c, struct layer_w
     return status;
 }
 
-allot_status layer_forward(const struct net *net, int64_t il, struct pool *pool, const struct layer_weights *weights,
-                           struct layer_work *work, int64_t n_seqs, float *y, const float *x,
-                           const struct net_observer *observer, struct allot_error *err)
+allot_status layer_forward(const struct net *net, int64_t il, struct pool *pool,
+                           const struct layer_weights *weights, struct layer_work *work, int64_t n_seqs,
+                           float *y, const float *x, const struct net_observer *observer,
+                           struct allot_error *err)
 {
     struct layer_call c = {net, &net->layers[il], weights->w, pool, observer, n_seqs * work->n_ctx};
     allot_status status = attention_block_forward(&c, work, x, err);
@@ -204,7 +223,8 @@ allot_status layer_forward(const struct net *net, int64_t il, struct pool *pool,
 
 /* ---- Backward ---------------------------------------------------------------------------------------- */
 
-allot_status observe_map(const struct net_observer *observer, const struct net_map *map, struct allot_error *err)
+allot_status observe_map(const struct net_observer *observer, const struct net_map *map,
+                         struct allot_error *err)
 {
     if (observer == NULL || observer->map == NULL ||
         (observer->wants != NULL && !observer->wants(observer->user, map->tensor)))
@@ -212,7 +232,8 @@ allot_status observe_map(const struct net_observer *observer, const struct net_m
     return observer->map(observer->user, map, err);
 }
 
-allot_status observe_done(const struct net_observer *observer, const struct gguf_tensor *tensor, struct allot_error *err)
+allot_status observe_done(const struct net_observer *observer, const struct gguf_tensor *tensor,
+                          struct allot_error *err)
 {
     if (observer == NULL || observer->done == NULL)
         return ALLOT_OK;
@@ -220,7 +241,8 @@ allot_status observe_done(const struct net_observer *observer, const struct gguf
 }
 
 /* Passes the gradient of a bias to the observer. */
-static allot_status bias_observe(const struct layer_call *c, enum net_slot bias, const float *dy, struct allot_error *err)
+static allot_status bias_observe(const struct layer_call *c, enum net_slot bias, const float *dy,
+                                 struct allot_error *err)
 {
     const struct gguf_tensor *t = c->layer->tensors[bias];
     if (t == NULL || c->observer == NULL || c->observer->vector == NULL)
@@ -235,12 +257,18 @@ static allot_status bias_observe(const struct layer_call *c, enum net_slot bias,
 }
 
 /* The map's gradients go to the observer; dx (n, in) is overwritten or added to. */
-static allot_status linear_backward(const struct layer_call *c, enum net_slot slot, enum net_slot bias, float *dx,
-                                    bool accumulate, const float *dy, const float *x, struct allot_error *err)
+static allot_status linear_backward(const struct layer_call *c, enum net_slot slot, enum net_slot bias,
+                                    float *dx, bool accumulate, const float *dy, const float *x,
+                                    struct allot_error *err)
 {
     const struct gguf_tensor *t = c->layer->tensors[slot];
-    struct net_map map = {.tensor = t, .n_rows = t->ne[1], .n_in = t->ne[0], .n_tokens = c->n,
-                          .w = c->w[slot], .x = x, .g = dy};
+    struct net_map map = {.tensor = t,
+                          .n_rows = t->ne[1],
+                          .n_in = t->ne[0],
+                          .n_tokens = c->n,
+                          .w = c->w[slot],
+                          .x = x,
+                          .g = dy};
     gemm_backward(c->pool, dx, dy, c->w[slot], c->n, t->ne[1], t->ne[0], accumulate);
     allot_status status = bias_observe(c, bias, dy, err);
     if (status == ALLOT_OK)
@@ -269,13 +297,15 @@ static allot_status norm_backward(const struct layer_call *c, enum net_slot slot
 static allot_status ffn_block_backward(const struct layer_call *c, struct layer_work *work, const float *dy,
                                        struct allot_error *err)
 {
-    allot_status status = linear_backward(c, NET_FFN_DOWN, NET_FFN_DOWN_BIAS, work->dup, false, dy, work->act, err);
+    allot_status status =
+        linear_backward(c, NET_FFN_DOWN, NET_FFN_DOWN_BIAS, work->dup, false, dy, work->act, err);
     if (status != ALLOT_OK)
         return status;
     swiglu_backward(c->pool, work->dgate, work->dup, work->dup, work->gate, work->up, c->n * c->layer->n_ff);
     status = linear_backward(c, NET_FFN_UP, NET_FFN_UP_BIAS, work->dnorm, false, work->dup, work->hn, err);
     if (status == ALLOT_OK)
-        status = linear_backward(c, NET_FFN_GATE, NET_FFN_GATE_BIAS, work->dnorm, true, work->dgate, work->hn, err);
+        status = linear_backward(c, NET_FFN_GATE, NET_FFN_GATE_BIAS, work->dnorm, true, work->dgate, work->hn,
+                                 err);
     if (status != ALLOT_OK)
         return status;
     memcpy(work->dh, dy, sizeof(float) * (size_t)(c->n * c->net->n_embd));
@@ -288,7 +318,8 @@ static allot_status attention_block_backward(const struct layer_call *c, struct 
 {
     const struct net *net = c->net;
     struct attention a = attention_of(net, work, c->n / work->n_ctx);
-    allot_status status = linear_backward(c, NET_ATTN_OUT, NET_ATTN_OUT_BIAS, work->dattn, false, work->dh, work->attn, err);
+    allot_status status =
+        linear_backward(c, NET_ATTN_OUT, NET_ATTN_OUT_BIAS, work->dattn, false, work->dh, work->attn, err);
     if (status != ALLOT_OK)
         return status;
     attention_backward(c->pool, work->dq, work->dk, work->dv, work->dattn, work->q, work->k, work->v, &a);
@@ -305,9 +336,9 @@ static allot_status attention_block_backward(const struct layer_call *c, struct 
     return norm_backward(c, NET_ATTN_NORM, dx, work->dnorm, x, work->inv_rms_attn, err);
 }
 
-allot_status layer_backward(const struct net *net, int64_t il, struct pool *pool, const struct layer_weights *weights,
-                            struct layer_work *work, float *dy, const float *x, const struct net_observer *observer,
-                            struct allot_error *err)
+allot_status layer_backward(const struct net *net, int64_t il, struct pool *pool,
+                            const struct layer_weights *weights, struct layer_work *work, float *dy,
+                            const float *x, const struct net_observer *observer, struct allot_error *err)
 {
     struct layer_call c = {net, &net->layers[il], weights->w, pool, observer, work->n_seqs * work->n_ctx};
     allot_status status = ffn_block_backward(&c, work, dy, err);

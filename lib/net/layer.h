@@ -19,7 +19,8 @@ struct layer_weights {
     float *arena;
     float *w[NET_N_SLOTS];
 };
-allot_status layer_weights_init(struct layer_weights *weights, const struct net *net, struct allot_error *err);
+allot_status layer_weights_init(struct layer_weights *weights, const struct net *net,
+                                struct allot_error *err);
 void layer_weights_release(struct layer_weights *weights);
 allot_status layer_weights_load(struct layer_weights *weights, const struct net *net, int64_t il,
                                 struct pool *pool, struct allot_error *err);
@@ -41,19 +42,22 @@ void layer_work_release(struct layer_work *work);
 int64_t layer_work_floats(const struct net *net, int64_t n_seqs, int64_t n_ctx, bool backward, int n_threads);
 
 /* y may be x. n_seqs may be below the work's. Calls observer->input for every map. */
-allot_status layer_forward(const struct net *net, int64_t il, struct pool *pool, const struct layer_weights *weights,
-                           struct layer_work *work, int64_t n_seqs, float *y, const float *x,
-                           const struct net_observer *observer, struct allot_error *err);
+allot_status layer_forward(const struct net *net, int64_t il, struct pool *pool,
+                           const struct layer_weights *weights, struct layer_work *work, int64_t n_seqs,
+                           float *y, const float *x, const struct net_observer *observer,
+                           struct allot_error *err);
 
 /* After layer_forward of the same tokens (y there may be NULL: the last product is skipped).
  * dy (n, n_embd) comes in as the gradient of y and leaves as the gradient of x. Calls observer->map,
  * vector and done. */
-allot_status layer_backward(const struct net *net, int64_t il, struct pool *pool, const struct layer_weights *weights,
-                            struct layer_work *work, float *dy, const float *x, const struct net_observer *observer,
-                            struct allot_error *err);
+allot_status layer_backward(const struct net *net, int64_t il, struct pool *pool,
+                            const struct layer_weights *weights, struct layer_work *work, float *dy,
+                            const float *x, const struct net_observer *observer, struct allot_error *err);
 
 /* Observer calls that do nothing when the callback is absent. */
-allot_status observe_map(const struct net_observer *observer, const struct net_map *map, struct allot_error *err);
-allot_status observe_done(const struct net_observer *observer, const struct gguf_tensor *tensor, struct allot_error *err);
+allot_status observe_map(const struct net_observer *observer, const struct net_map *map,
+                         struct allot_error *err);
+allot_status observe_done(const struct net_observer *observer, const struct gguf_tensor *tensor,
+                          struct allot_error *err);
 
 #endif

@@ -58,19 +58,20 @@ static int64_t extent_size(const struct net *net, const struct net_layer *layer,
     return 1;
 }
 
-static allot_status check_shape(const struct net *net, const struct gguf_tensor *t, int64_t rows, int64_t cols,
-                                struct allot_error *err)
+static allot_status check_shape(const struct net *net, const struct gguf_tensor *t, int64_t rows,
+                                int64_t cols, struct allot_error *err)
 {
     if (t->ne[0] != cols || t->ne[1] != rows || t->ne[2] != 1 || t->ne[3] != 1)
         return allot_fail(err, ALLOT_ERR_FORMAT,
-                          "%s: tensor %s has shape (%" PRId64 ", %" PRId64 "), expected (%" PRId64 ", %" PRId64 ")",
+                          "%s: tensor %s has shape (%" PRId64 ", %" PRId64 "), expected (%" PRId64
+                          ", %" PRId64 ")",
                           net->model->path, t->name, t->n_elements / t->ne[0], t->ne[0], rows, cols);
     return ALLOT_OK;
 }
 
 /* A whole number in [1, limit] under ARCH.suffix. */
-static allot_status read_count(const struct gguf_model *model, const char *suffix, int64_t limit, int64_t fallback,
-                               int64_t *value, struct allot_error *err)
+static allot_status read_count(const struct gguf_model *model, const char *suffix, int64_t limit,
+                               int64_t fallback, int64_t *value, struct allot_error *err)
 {
     char key[128];
     snprintf(key, sizeof key, "llama.%s", suffix);
@@ -79,13 +80,14 @@ static allot_status read_count(const struct gguf_model *model, const char *suffi
         return ALLOT_OK;
     }
     if (!gguf_model_i64(model, key, value) || *value < 1 || *value > limit)
-        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is missing or not a whole number from 1 to %" PRId64,
-                          model->path, key, limit);
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: metadata %s is missing or not a whole number from 1 to %" PRId64, model->path,
+                          key, limit);
     return ALLOT_OK;
 }
 
-static allot_status read_real(const struct gguf_model *model, const char *suffix, double fallback, double *value,
-                              struct allot_error *err)
+static allot_status read_real(const struct gguf_model *model, const char *suffix, double fallback,
+                              double *value, struct allot_error *err)
 {
     char key[128];
     snprintf(key, sizeof key, "llama.%s", suffix);
@@ -94,7 +96,8 @@ static allot_status read_real(const struct gguf_model *model, const char *suffix
         return ALLOT_OK;
     }
     if (!gguf_model_f64(model, key, value) || !isfinite(*value) || *value < 0)
-        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is not a finite number >= 0", model->path, key);
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is not a finite number >= 0", model->path,
+                          key);
     return ALLOT_OK;
 }
 
@@ -104,15 +107,16 @@ static allot_status check_architecture(const struct gguf_model *model, struct al
     allot_status status = ALLOT_OK;
     int64_t experts = 0;
     if (name == NULL)
-        status = allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata general.architecture is missing: not a model",
-                            model->path);
+        status = allot_fail(err, ALLOT_ERR_FORMAT,
+                            "%s: metadata general.architecture is missing: not a model", model->path);
     else if (strcmp(name, "llama") != 0)
-        status = allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: architecture %s is not supported (supported: %s)",
-                            model->path, name, supported);
+        status =
+            allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: architecture %s is not supported (supported: %s)",
+                       model->path, name, supported);
     else if (gguf_model_i64(model, "llama.expert_count", &experts) && experts > 0)
         status = allot_fail(err, ALLOT_ERR_UNSUPPORTED,
-                            "%s: a mixture of experts (%" PRId64 ") is not supported (supported: %s)", model->path,
-                            experts, supported);
+                            "%s: a mixture of experts (%" PRId64 ") is not supported (supported: %s)",
+                            model->path, experts, supported);
     free(name);
     return status;
 }
@@ -134,13 +138,14 @@ static allot_status read_rope(struct net *net, struct allot_error *err)
         return status;
     if (n_rot != net->head_dim || n_rot % 2 != 0 || net->rope_base <= 0)
         return allot_fail(err, ALLOT_ERR_FORMAT,
-                          "%s: rotary embedding over %" PRId64 " of %" PRId64 " channels with base %g", model->path,
-                          n_rot, net->head_dim, net->rope_base);
+                          "%s: rotary embedding over %" PRId64 " of %" PRId64 " channels with base %g",
+                          model->path, n_rot, net->head_dim, net->rope_base);
     char *type = gguf_model_str(model, "llama.rope.scaling.type");
     bool none = type != NULL && strcmp(type, "none") == 0;
     if (type != NULL && !none && strcmp(type, "linear") != 0)
-        status = allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: rope scaling \"%s\" is not supported (supported: linear)",
-                            model->path, type);
+        status =
+            allot_fail(err, ALLOT_ERR_UNSUPPORTED,
+                       "%s: rope scaling \"%s\" is not supported (supported: linear)", model->path, type);
     free(type);
     if (factor == 0)
         factor = linear;
@@ -164,16 +169,19 @@ static allot_status read_hyperparameters(struct net *net, struct allot_error *er
     if (status == ALLOT_OK)
         status = read_count(model, "attention.head_count_kv", 1 << 16, net->n_heads, &net->n_kv_heads, err);
     if (status == ALLOT_OK && net->n_heads % net->n_kv_heads != 0)
-        status = allot_fail(err, ALLOT_ERR_FORMAT, "%s: %" PRId64 " heads do not share %" PRId64 " key/value heads evenly",
+        status = allot_fail(err, ALLOT_ERR_FORMAT,
+                            "%s: %" PRId64 " heads do not share %" PRId64 " key/value heads evenly",
                             model->path, net->n_heads, net->n_kv_heads);
     if (status == ALLOT_OK)
-        status = read_count(model, "attention.key_length", 1 << 16, net->n_embd / net->n_heads, &net->head_dim, err);
+        status = read_count(model, "attention.key_length", 1 << 16, net->n_embd / net->n_heads,
+                            &net->head_dim, err);
     int64_t value_length = 0;
     if (status == ALLOT_OK)
         status = read_count(model, "attention.value_length", 1 << 16, net->head_dim, &value_length, err);
     if (status == ALLOT_OK && value_length != net->head_dim)
-        status = allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: keys of %" PRId64 " and values of %" PRId64 " channels",
-                            model->path, net->head_dim, value_length);
+        status = allot_fail(err, ALLOT_ERR_UNSUPPORTED,
+                            "%s: keys of %" PRId64 " and values of %" PRId64 " channels", model->path,
+                            net->head_dim, value_length);
     if (status == ALLOT_OK)
         status = read_real(model, "attention.layer_norm_rms_epsilon", 1e-5, &eps, err);
     if (status == ALLOT_OK)
@@ -187,7 +195,8 @@ static allot_status read_hyperparameters(struct net *net, struct allot_error *er
     return ALLOT_OK;
 }
 
-static const struct gguf_tensor *find_slot(const struct net *net, int64_t layer, enum net_slot slot, char name[static 96])
+static const struct gguf_tensor *find_slot(const struct net *net, int64_t layer, enum net_slot slot,
+                                           char name[static 96])
 {
     snprintf(name, 96, "blk.%" PRId64 ".%s", layer, slot_specs[slot].suffix);
     return gguf_model_tensor(net->model, name);
@@ -207,7 +216,8 @@ static allot_status open_layer(struct net *net, int64_t il, int64_t *n_known, st
             return allot_fail(err, ALLOT_ERR_FORMAT, "%s: tensor %s is missing", net->model->path, name);
         if (t == NULL)
             continue;
-        allot_status status = check_shape(net, t, extent_size(net, layer, spec->rows), extent_size(net, layer, spec->cols), err);
+        allot_status status = check_shape(net, t, extent_size(net, layer, spec->rows),
+                                          extent_size(net, layer, spec->cols), err);
         if (status != ALLOT_OK)
             return status;
         layer->tensors[slot] = t;
@@ -236,7 +246,8 @@ static allot_status open_rope_factors(struct net *net, int64_t *n_known, struct 
     status = gguf_tensor_to_f32(net->model, t, 0, 1, net->rope_factors, NULL, err);
     for (int64_t i = 0; i < t->ne[0] && status == ALLOT_OK; i++)
         if (net->rope_factors[i] == 0)
-            status = allot_fail(err, ALLOT_ERR_FORMAT, "%s: tensor %s holds a zero", net->model->path, t->name);
+            status =
+                allot_fail(err, ALLOT_ERR_FORMAT, "%s: tensor %s holds a zero", net->model->path, t->name);
     return status;
 }
 
@@ -254,7 +265,8 @@ static allot_status open_ends(struct net *net, int64_t *n_known, struct allot_er
         net->output = net->token_embd;
     net->n_vocab = net->token_embd->ne[1];
     if (net->n_vocab > INT32_MAX)
-        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: a vocabulary of %" PRId64 " tokens", model->path, net->n_vocab);
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: a vocabulary of %" PRId64 " tokens", model->path,
+                          net->n_vocab);
     allot_status status = check_shape(net, net->token_embd, net->n_vocab, net->n_embd, err);
     if (status == ALLOT_OK)
         status = check_shape(net, net->output, net->n_vocab, net->n_embd, err);
@@ -273,8 +285,8 @@ static allot_status refuse_unknown(const struct net *net, struct allot_error *er
         for (int slot = 0; slot < NET_N_SLOTS && !known && t->layer >= 0 && t->layer < net->n_layers; slot++)
             known = net->layers[t->layer].tensors[slot] == t;
         if (!known)
-            return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: tensor %s has no place in architecture %s", net->model->path,
-                              t->name, supported);
+            return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: tensor %s has no place in architecture %s",
+                              net->model->path, t->name, supported);
     }
     return ALLOT_OK;
 }
@@ -287,8 +299,8 @@ allot_status net_open(struct net *net, const struct gguf_model *model, struct al
     if (status == ALLOT_OK)
         status = read_hyperparameters(net, err);
     if (status == ALLOT_OK && net->n_layers > model->n_tensors)
-        status = allot_fail(err, ALLOT_ERR_FORMAT, "%s: %" PRId64 " layers but %" PRId64 " tensors", model->path,
-                            net->n_layers, model->n_tensors);
+        status = allot_fail(err, ALLOT_ERR_FORMAT, "%s: %" PRId64 " layers but %" PRId64 " tensors",
+                            model->path, net->n_layers, model->n_tensors);
     if (status == ALLOT_OK) {
         net->layers = calloc((size_t)net->n_layers, sizeof *net->layers);
         if (net->layers == NULL)

@@ -110,8 +110,8 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
                          const struct allot_progress *progress, struct allot_error *err);
 
 /* Natural log-probabilities (n, n_vocab) for the final states x (n, n_embd) of n tokens. */
-allot_status net_log_probs(const struct net *net, struct pool *pool, const float *x, int64_t n, float *log_probs,
-                           struct allot_error *err);
+allot_status net_log_probs(const struct net *net, struct pool *pool, const float *x, int64_t n,
+                           float *log_probs, struct allot_error *err);
 
 /* The labels whose log-probability is differentiated. */
 struct net_targets {
@@ -121,14 +121,14 @@ struct net_targets {
 };
 /* Draws a label from the model's own distribution at every position, from the random number
  * (seed, position in the batch). The caller may then overwrite labels. */
-allot_status net_targets_draw(struct net_targets *targets, const struct net *net, struct pool *pool, const float *x,
-                              int64_t n, uint64_t seed, struct allot_error *err);
+allot_status net_targets_draw(struct net_targets *targets, const struct net *net, struct pool *pool,
+                              const float *x, int64_t n, uint64_t seed, struct allot_error *err);
 void net_targets_release(struct net_targets *targets);
 
 /* Backward from sum_t log p(label_t), with x and states as net_forward left them. progress counts
  * layers, the head as the first and the embedding as the last. */
-allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch, const float *x,
-                          const float *states, const struct net_targets *targets,
+allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch,
+                          const float *x, const float *states, const struct net_targets *targets,
                           const struct net_observer *observer, const struct allot_progress *progress,
                           struct allot_error *err);
 

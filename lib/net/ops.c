@@ -84,8 +84,8 @@ void rms_norm_backward(struct pool *pool, float *dx, double *dw, const float *dy
 
 /* ---- Rotary embedding ----------------------------------------------------------------------- */
 
-allot_status rope_table_init(struct rope_table *table, int64_t n_ctx, int64_t n_rot, double base, double scale,
-                             const float *freq_factors, struct allot_error *err)
+allot_status rope_table_init(struct rope_table *table, int64_t n_ctx, int64_t n_rot, double base,
+                             double scale, const float *freq_factors, struct allot_error *err)
 {
     int64_t n_pairs = n_rot / 2;
     size_t bytes = sizeof(float) * (size_t)(n_ctx * n_pairs);

@@ -25,8 +25,8 @@ struct rope_table {
 };
 /* freq_factors: n_rot/2 divisors of the frequencies, or NULL. scale multiplies positions (linear
  * scaling by a factor f is 1/f). */
-allot_status rope_table_init(struct rope_table *table, int64_t n_ctx, int64_t n_rot, double base, double scale,
-                             const float *freq_factors, struct allot_error *err);
+allot_status rope_table_init(struct rope_table *table, int64_t n_ctx, int64_t n_rot, double base,
+                             double scale, const float *freq_factors, struct allot_error *err);
 void rope_table_release(struct rope_table *table);
 /* Rotates pairs (2i, 2i+1) of the first 2*n_pairs channels of every head of x (n, n_heads*head_dim), in
  * place; positions count from 0 in each sequence. Backward is the rotation by the negative angle. */
@@ -35,7 +35,8 @@ void rope_forward(struct pool *pool, float *x, const struct rope_table *table, i
 void rope_backward(struct pool *pool, float *dx, const struct rope_table *table, int64_t n, int64_t n_heads,
                    int64_t head_dim);
 
-/* Causal softmax attention with grouped heads: head h attends with key/value head h / (n_heads/n_kv_heads). */
+/* Causal softmax attention with grouped heads: head h attends with key/value head h / (n_heads/n_kv_heads).
+ */
 struct attention {
     int64_t n_seqs, n_ctx, n_heads, n_kv_heads, head_dim;
     float scale;

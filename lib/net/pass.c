@@ -13,23 +13,27 @@ static allot_status check_batch(const struct net *net, const struct net_batch *b
 {
     for (int64_t i = 0; i < batch->n_seqs * batch->n_ctx; i++)
         if (batch->ids[i] < 0 || batch->ids[i] >= net->n_vocab)
-            return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: token %" PRId32 " is outside the embedding's %" PRId64 " rows",
+            return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                              "%s: token %" PRId32 " is outside the embedding's %" PRId64 " rows",
                               net->model->path, batch->ids[i], net->n_vocab);
     return ALLOT_OK;
 }
 
-static allot_status embed(const struct net *net, const struct net_batch *batch, float *x, struct allot_error *err)
+static allot_status embed(const struct net *net, const struct net_batch *batch, float *x,
+                          struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
     for (int64_t t = 0; t < batch->n_seqs * batch->n_ctx && status == ALLOT_OK; t++)
-        status = gguf_tensor_to_f32(net->model, net->token_embd, batch->ids[t], 1, x + t * net->n_embd, NULL, err);
+        status =
+            gguf_tensor_to_f32(net->model, net->token_embd, batch->ids[t], 1, x + t * net->n_embd, NULL, err);
     gguf_tensor_forget(net->token_embd);
     return status;
 }
 
 /* Runs the sequences through one layer in place, a group at a time. */
-static allot_status forward_layer(const struct net *net, int64_t il, struct pool *pool, const struct layer_weights *weights,
-                                  struct layer_work *work, const struct net_batch *batch, float *x,
+static allot_status forward_layer(const struct net *net, int64_t il, struct pool *pool,
+                                  const struct layer_weights *weights, struct layer_work *work,
+                                  const struct net_batch *batch, float *x,
                                   const struct net_observer *observer, struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
@@ -87,8 +91,8 @@ static allot_status embed_backward(const struct net *net, const struct net_batch
     return status;
 }
 
-allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch, const float *x,
-                          const float *states, const struct net_targets *targets,
+allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch,
+                          const float *x, const float *states, const struct net_targets *targets,
                           const struct net_observer *observer, const struct allot_progress *progress,
                           struct allot_error *err)
 {
@@ -129,7 +133,8 @@ allot_status net_backward(const struct net *net, struct pool *pool, const struct
 
 int64_t net_backward_bytes(const struct net *net, int64_t n_seqs, int64_t n_ctx, int n_threads)
 {
-    int64_t n = n_seqs * n_ctx, layer = net->max_layer_weights + layer_work_floats(net, n_seqs, n_ctx, true, n_threads);
+    int64_t n = n_seqs * n_ctx,
+            layer = net->max_layer_weights + layer_work_floats(net, n_seqs, n_ctx, true, n_threads);
     int64_t states = (net->n_layers + 2) * n * net->n_embd, head = head_bytes(net, n);
     int64_t bytes = (int64_t)sizeof(float) * layer;
     return (int64_t)sizeof(float) * states + (bytes > head ? bytes : head);

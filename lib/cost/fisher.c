@@ -1,0 +1,304 @@
+/* fisher.c - the cost of every (tensor, type), from one backward pass.  SPDX-License-Identifier: MIT */
+#include "cost/fisher.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "cost/project.h"
+#include "quant/quant.h"
+
+void fisher_params(char params[static 64], const struct fisher_options *options)
+{
+    snprintf(params, 64, "chunk=%" PRId32 " seed=%" PRIu64, options->chunk, options->seed);
+}
+
+const char *fisher_version(void)
+{
+    static char version[64];
+    if (version[0] == 0)
+        snprintf(version, sizeof version, "allot %s ggml %s", ALLOT_VERSION, ggml_version());
+    return version;
+}
+
+size_t fisher_legal_types(const struct gguf_tensor *tensor, bool have_weights, const enum ggml_type *types,
+                          size_t n_types, enum ggml_type *legal)
+{
+    /* llama-quantize asks for no importance matrix here (src/llama-quant.cpp, tensor_requires_imatrix) */
+    bool exempt =
+        strcmp(tensor->name, "token_embd.weight") == 0 || strcmp(tensor->name, "output.weight") == 0;
+    size_t n = 0;
+    for (size_t i = 0; i < n_types; i++) {
+        const struct quant_type *type = quant_type_find(types[i]);
+        if (type == NULL || types[i] == tensor->type || !quant_type_fits(types[i], tensor->ne[0]))
+            continue;
+        if (!have_weights && (type->aborts_without || (type->needs_imatrix && !exempt)))
+            continue;
+        legal[n++] = types[i];
+    }
+    return n;
+}
+
+/* One tensor of the model, as a run sees it. */
+struct candidate {
+    bool wanted;
+    enum ggml_type *types; /* legal ones */
+    size_t n_types;
+    struct projection *projection; /* while its gradients come in */
+};
+
+struct fisher {
+    const struct net *net;
+    struct pool *pool;
+    const struct imatrix *imatrix;
+    const struct fisher_options *options;
+    struct archive *archive;
+    int64_t set_id;
+    int64_t n_tokens;
+    int64_t weights_done, weights_total; /* of the tensors wanted */
+    struct candidate *candidates;        /* [n_tensors] */
+    struct projection_times times;
+    const struct allot_progress *progress;
+};
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- Which tensors lack what --------------------------------------------------------------------- */
+
+static allot_status find_weights(const struct fisher *f, const struct gguf_tensor *tensor, float **weights,
+                                 struct allot_error *err)
+{
+    char reason[128];
+    *weights = NULL;
+    if (f->imatrix == NULL)
+        return ALLOT_OK;
+    return imatrix_weights(f->imatrix, tensor, weights, reason, err);
+}
+
+static allot_status plan_candidate(struct fisher *f, int64_t index, struct fisher_result *result,
+                                   struct allot_error *err)
+{
+    const struct gguf_tensor *tensor = &f->net->model->tensors[index];
+    struct candidate *c = &f->candidates[index];
+    if (!gguf_tensor_quantizable(tensor))
+        return ALLOT_OK;
+    float *weights;
+    allot_status status = find_weights(f, tensor, &weights, err);
+    if (status != ALLOT_OK)
+        return status;
+    size_t n = f->options->n_types;
+    c->types = malloc((n + 1) * sizeof *c->types);
+    const char **names = malloc((n + 1) * sizeof *names);
+    bool *have = calloc(n + 1, sizeof *have);
+    if (c->types == NULL || names == NULL || have == NULL)
+        status = allot_fail_memory(err, (n + 1) * sizeof *names, tensor->name);
+    if (status == ALLOT_OK) {
+        c->n_types = fisher_legal_types(tensor, weights != NULL, f->options->types, n, c->types);
+        for (size_t i = 0; i < c->n_types; i++)
+            names[i] = quant_type_find(c->types[i])->name;
+        status = archive_cost_have(f->archive, f->set_id, tensor->name, names, c->n_types, have, err);
+    }
+    size_t missing = 0;
+    for (size_t i = 0; status == ALLOT_OK && i < c->n_types; i++)
+        if (!have[i])
+            c->types[missing++] = c->types[i];
+    if (status == ALLOT_OK) {
+        c->n_types = missing;
+        c->wanted = missing > 0;
+        result->n_tensors++;
+        result->n_resumed += missing == 0;
+        f->weights_total += missing > 0 ? tensor->n_elements : 0;
+    }
+    free(weights);
+    free(names);
+    free(have);
+    return status;
+}
+
+/* ---- Callbacks of the backward pass ---------------------------------------------------------------- */
+
+static bool fisher_wants(void *user, const struct gguf_tensor *tensor)
+{
+    const struct fisher *f = user;
+    return f->candidates[tensor - f->net->model->tensors].wanted;
+}
+
+static allot_status find_projection(struct fisher *f, const struct gguf_tensor *tensor,
+                                    struct projection **out, struct allot_error *err)
+{
+    struct candidate *c = &f->candidates[tensor - f->net->model->tensors];
+    allot_status status = ALLOT_OK;
+    if (c->projection == NULL) {
+        float *weights;
+        status = find_weights(f, tensor, &weights, err);
+        if (status == ALLOT_OK)
+            status = projection_new(&c->projection, tensor, c->types, c->n_types, weights, f->options->chunk,
+                                    f->n_tokens / f->options->chunk, err);
+    }
+    *out = c->projection;
+    return status;
+}
+
+static allot_status fisher_map(void *user, const struct net_map *map, struct allot_error *err)
+{
+    struct fisher *f = user;
+    struct projection *p;
+    allot_status status = find_projection(f, map->tensor, &p, err);
+    if (status == ALLOT_OK)
+        status = projection_add_map(p, f->pool, map, &f->times, err);
+    return status;
+}
+
+static allot_status fisher_lookup(void *user, const struct net_lookup *lookup, struct allot_error *err)
+{
+    struct fisher *f = user;
+    struct projection *p;
+    allot_status status = find_projection(f, lookup->tensor, &p, err);
+    if (status == ALLOT_OK)
+        status = projection_add_lookup(p, f->pool, f->net->model, lookup, &f->times, err);
+    return status;
+}
+
+/* cost = 1/(2 n_tokens) sum_c u_c^2; its standard error takes chunks as independent samples. */
+static struct archive_cost summarize(const struct projection *p, size_t j, float *u)
+{
+    const struct quant_type *type = quant_type_find(p->types[j]);
+    double sum = 0, sum2 = 0, n = (double)p->n_chunks;
+    for (int64_t c = 0; c < p->n_chunks; c++) {
+        double value = p->u[c * (int64_t)p->n_types + (int64_t)j], kl = value * value / (2.0 * p->chunk);
+        u[c] = (float)value;
+        sum += kl;
+        sum2 += kl * kl;
+    }
+    double mean = sum / n, variance = sum2 / n - mean * mean;
+    return (struct archive_cost){
+        .type = type->name,
+        .bytes = p->tensor->n_rows * (int64_t)ggml_row_size(p->types[j], p->tensor->ne[0]),
+        .cost = mean,
+        .std_err = variance > 0 && n > 1 ? sqrt(variance / (n - 1)) : 0,
+        .feasible = !p->infeasible[j] && isfinite(mean),
+        .u = u,
+        .n_u = (size_t)p->n_chunks,
+    };
+}
+
+static allot_status store(struct fisher *f, const struct projection *p, struct allot_error *err)
+{
+    struct archive_cost *rows = malloc((p->n_types + 1) * sizeof *rows);
+    float *u = malloc(sizeof *u * (p->n_types * (size_t)p->n_chunks + 1));
+    allot_status status = ALLOT_OK;
+    if (rows == NULL || u == NULL)
+        status = allot_fail_memory(err, sizeof *u * p->n_types * (size_t)p->n_chunks, p->tensor->name);
+    for (size_t j = 0; j < p->n_types && status == ALLOT_OK; j++) {
+        rows[j] = summarize(p, j, u + j * (size_t)p->n_chunks);
+        if (!rows[j].feasible) {
+            rows[j].cost = rows[j].std_err = 0;
+            allot_note(f->progress, "%s: type %s is infeasible (its blocks would hold NaN or Inf)",
+                       p->tensor->name, rows[j].type);
+        } else if (p->floored[j]) {
+            allot_note(f->progress,
+                       "%s: type %s needs its zero importances floored; llama-quantize would refuse it",
+                       p->tensor->name, rows[j].type);
+        }
+    }
+    if (status == ALLOT_OK)
+        status = archive_cost_put(f->archive, f->set_id, p->tensor->name, rows, p->n_types, err);
+    free(rows);
+    free(u);
+    return status;
+}
+
+static allot_status fisher_done(void *user, const struct gguf_tensor *tensor, struct allot_error *err)
+{
+    struct fisher *f = user;
+    struct candidate *c = &f->candidates[tensor - f->net->model->tensors];
+    if (c->projection == NULL)
+        return ALLOT_OK;
+    allot_status status = store(f, c->projection, err);
+    projection_free(c->projection);
+    c->projection = NULL;
+    f->weights_done += tensor->n_elements;
+    if (status == ALLOT_OK)
+        status = allot_report(f->progress, err, "costs", f->weights_done, f->weights_total);
+    return status;
+}
+
+/* ---- The run ------------------------------------------------------------------------------------------ */
+
+static allot_status run_passes(struct fisher *f, const struct text_windows *windows,
+                               struct fisher_result *result, struct allot_error *err)
+{
+    const struct net *net = f->net;
+    struct net_batch batch = {windows->ids, windows->n, windows->n_ctx};
+    struct net_observer observer = {
+        .user = f, .wants = fisher_wants, .map = fisher_map, .lookup = fisher_lookup, .done = fisher_done};
+    struct net_targets targets = {0};
+    size_t state = sizeof(float) * (size_t)(f->n_tokens * net->n_embd);
+    float *x = malloc(state), *states = malloc(state * (size_t)net->n_layers);
+    allot_status status = ALLOT_OK;
+    if (x == NULL || states == NULL)
+        status = allot_fail_memory(err, state * (size_t)(net->n_layers + 1), "the states of all layers");
+    double start = seconds_now();
+    if (status == ALLOT_OK)
+        status = net_forward(net, f->pool, &batch, x, states, f->n_tokens, NULL, f->progress, err);
+    if (status == ALLOT_OK)
+        status = net_targets_draw(&targets, net, f->pool, x, f->n_tokens, f->options->seed, err);
+    result->seconds_forward = seconds_now() - start;
+    start = seconds_now();
+    if (status == ALLOT_OK)
+        status = allot_report(f->progress, err, "costs", 0, f->weights_total);
+    if (status == ALLOT_OK)
+        status = net_backward(net, f->pool, &batch, x, states, &targets, &observer, NULL, err);
+    result->seconds_backward = seconds_now() - start;
+    net_targets_release(&targets);
+    free(x);
+    free(states);
+    return status;
+}
+
+allot_status fisher_run(struct fisher_result *result, const struct net *net, struct pool *pool,
+                        const struct text_windows *windows, const struct imatrix *imatrix,
+                        const struct fisher_options *options, struct archive *archive, int64_t set_id,
+                        const struct allot_progress *progress, struct allot_error *err)
+{
+    struct fisher f = {.net = net,
+                       .pool = pool,
+                       .imatrix = imatrix,
+                       .options = options,
+                       .archive = archive,
+                       .set_id = set_id,
+                       .n_tokens = windows->n * windows->n_ctx,
+                       .progress = progress};
+    *result = (struct fisher_result){0};
+    if (options->chunk < 1 || windows->n_ctx % options->chunk != 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "chunks of %" PRId32 " tokens do not divide sequences of %" PRId32, options->chunk,
+                          windows->n_ctx);
+    f.candidates = calloc((size_t)net->model->n_tensors, sizeof *f.candidates);
+    if (f.candidates == NULL)
+        return allot_fail_memory(err, (size_t)net->model->n_tensors * sizeof *f.candidates, "candidates");
+    allot_status status = ALLOT_OK;
+    for (int64_t i = 0; i < net->model->n_tensors && status == ALLOT_OK; i++)
+        status = plan_candidate(&f, i, result, err);
+    if (status == ALLOT_OK && result->n_resumed < result->n_tensors)
+        status = run_passes(&f, windows, result, err);
+    if (status == ALLOT_OK)
+        status = archive_cost_set_touch(archive, set_id, f.n_tokens, err);
+    result->seconds_quantize = f.times.quantize;
+    result->seconds_product = f.times.product;
+    for (int64_t i = 0; i < net->model->n_tensors; i++) {
+        free(f.candidates[i].types);
+        projection_free(f.candidates[i].projection);
+    }
+    free(f.candidates);
+    return status;
+}
