@@ -1,0 +1,321 @@
+/* calibration.c - the imatrix and the costs of a model from calibration texts, kept in its archive.
+ * SPDX-License-Identifier: MIT */
+#include "calibration.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cost/collect.h"
+#include "provenance.h"
+#include "quant/quant.h"
+
+/* Kinds of blobs: an imatrix by its hash; the hash of the imatrix of given windows. */
+static const char *const IMATRIX_KIND = "imatrix", *const IMATRIX_OF_KIND = "imatrix-of-windows";
+
+enum { IMATRIX_CONTEXT = 512 };
+
+#define TEXT_OF_(x) #x
+#define TEXT_OF(x) TEXT_OF_(x)
+#define ROW(name_, letter_, arg_, kind_, member_, fallback_, min_, help_)                                   \
+    {                                                                                                       \
+        name_, letter_, arg_, kind_, offsetof(struct calibrated_arguments, member_), fallback_, min_, help_ \
+    }
+
+static const struct option_row rows[] = {
+    ROW("file", 'f', "TEXT", OPTION_STRINGS, texts, NULL, 0, "calibration text"),
+    ROW("imatrix", 0, "FILE", OPTION_STRING, imatrix, NULL, 0,
+        "importance matrix to quantize with; without it one is computed from the texts"),
+    ROW("no-imatrix", 0, NULL, OPTION_FLAG, no_imatrix, NULL, 0, "quantize without an importance matrix"),
+    ROW("imatrix-chunks", 0, "N", OPTION_INT, imatrix_chunks, "128", 0,
+        "windows of 512 tokens for the computed importance matrix; 0: all of the texts"),
+    ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
+        "candidate types, such as Q4_K,Q6_K,Q8_0; without it those that suit ordinary weights"),
+    ROW("sequences", 0, "N", OPTION_INT, sequences, TEXT_OF(FISHER_DEFAULT_SEQUENCES), 1,
+        "calibration sequences for the costs, spread evenly over the texts"),
+    ROW("seq-len", 0, "N", OPTION_INT, sequence_length, TEXT_OF(FISHER_DEFAULT_SEQUENCE_LENGTH), 8,
+        "tokens of each of them"),
+    ROW("chunk", 0, "N", OPTION_INT, chunk, TEXT_OF(FISHER_DEFAULT_CHUNK), 1,
+        "tokens over which an error is summed before it is squared; divides the sequence"),
+    ROW("seed", 0, "N", OPTION_INT, seed, TEXT_OF(FISHER_DEFAULT_SEED), 0,
+        "of the labels drawn from the model"),
+};
+const struct option_set calibration_options = OPTION_SET(rows);
+
+allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err)
+{
+    struct type_set set;
+    if (args->sequence_length % args->chunk != 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--chunk: %" PRId64 " does not divide --seq-len %" PRId64,
+                          args->chunk, args->sequence_length);
+    if (args->imatrix && args->no_imatrix)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--imatrix and --no-imatrix exclude each other");
+    return type_set_parse(&set, args->types, err);
+}
+
+allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool,
+                              struct allot_error *err)
+{
+    memset(c, 0, sizeof *c);
+    allot_status status = net_open(&c->net, job->model, err);
+    if (status != ALLOT_OK)
+        return status;
+    c->job = job;
+    c->pool = pool;
+    status = text_vocab_open(&c->vocab, model_first_path(job->model), err);
+    if (status != ALLOT_OK)
+        calibration_close(c);
+    return status;
+}
+
+void calibration_close(struct calibration *c)
+{
+    text_vocab_close(c->vocab);
+    net_release(&c->net);
+    memset(c, 0, sizeof *c);
+}
+
+/* ---- Imatrices in the archive ---------------------------------------------------------------- */
+
+allot_status calibration_export_imatrix(struct model_job *job, const char *sha256, const char *path,
+                                        bool *written, struct allot_error *err)
+{
+    void *data = NULL;
+    size_t size = 0;
+    *written = false;
+    if (!job->archive || !sha256[0])
+        return ALLOT_OK;
+    allot_status status = archive_blob(job->archive, IMATRIX_KIND, sha256, &data, &size, err);
+    if (status == ALLOT_OK && data) {
+        status = file_write_all(path, data, size, err);
+        *written = status == ALLOT_OK;
+    }
+    free(data);
+    return status;
+}
+
+/* A name beside the archive for the moment in which an imatrix is a file. */
+static char *scratch_path(const struct model_job *job)
+{
+    return text_printf("%s.%ld.imatrix", job->archive_path, (long)getpid());
+}
+
+/* Reads the imatrix with this hash out of the archive; im->present tells if it was there. */
+static allot_status load_imatrix(struct job_imatrix *im, struct model_job *job, const char *sha256,
+                                 struct allot_error *err)
+{
+    bool written = false;
+    char *path = scratch_path(job);
+    if (!path)
+        return allot_fail_memory(err, 64, "a path");
+    allot_status status = calibration_export_imatrix(job, sha256, path, &written, err);
+    if (status == ALLOT_OK && written) {
+        status = imatrix_read(&im->data, path, err);
+        im->present = im->computed = status == ALLOT_OK;
+    }
+    if (written)
+        unlink(path);
+    free(path);
+    return status;
+}
+
+/* Gives a computed imatrix its hash and keeps it under that and under the windows it came from. */
+static allot_status store_imatrix(struct job_imatrix *im, struct model_job *job, const char *key,
+                                  struct allot_error *err)
+{
+    struct file_map map = {0};
+    struct imatrix_facts facts;
+    char *path = scratch_path(job);
+    if (!path)
+        return allot_fail_memory(err, 64, "a path");
+    allot_status status = imatrix_write(&im->data, path, err);
+    if (status == ALLOT_OK)
+        status = file_map_open(&map, path, err);
+    if (status == ALLOT_OK)
+        status = archive_blob_put(job->archive, IMATRIX_KIND, im->data.sha256, map.data, map.size, err);
+    file_map_close(&map);
+    unlink(path);
+    free(path);
+    if (status == ALLOT_OK)
+        status = archive_blob_put(job->archive, IMATRIX_OF_KIND, key, im->data.sha256, 64, err);
+    imatrix_facts_of(&facts, im);
+    return status == ALLOT_OK ? imatrix_facts_store(job->archive, &facts, err) : status;
+}
+
+static allot_status find_imatrix(struct job_imatrix *im, struct model_job *job, const char *key,
+                                 struct allot_error *err)
+{
+    char sha256[65] = "";
+    void *data = NULL;
+    size_t size = 0;
+    allot_status status = archive_blob(job->archive, IMATRIX_OF_KIND, key, &data, &size, err);
+    if (status == ALLOT_OK && data && size == 64) {
+        memcpy(sha256, data, 64);
+        status = load_imatrix(im, job, sha256, err);
+    }
+    free(data);
+    return status;
+}
+
+allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
+                                 const struct string_list *texts, int32_t n_ctx, int64_t max_windows,
+                                 const struct allot_progress *progress, struct allot_error *err)
+{
+    struct text_windows windows = {0};
+    char *key = NULL;
+    memset(im, 0, sizeof *im);
+    allot_status status =
+        text_windows_from_files(&windows, c->vocab, texts->items, texts->n, n_ctx, max_windows, err);
+    if (status != ALLOT_OK)
+        return status;
+    if (c->job->archive) {
+        key = text_printf("%s %s %s", c->job->sha256, windows.sha256, fisher_version());
+        status = key ? find_imatrix(im, c->job, key, err) : allot_fail_memory(err, 256, "a key");
+    }
+    if (status == ALLOT_OK && !im->present) {
+        status =
+            imatrix_collect(&im->data, &c->net, c->pool, &windows, texts->items, texts->n, progress, err);
+        im->present = im->computed = status == ALLOT_OK;
+        if (status == ALLOT_OK && c->job->archive)
+            status = store_imatrix(im, c->job, key, err);
+    }
+    if (status != ALLOT_OK)
+        job_imatrix_release(im);
+    free(key);
+    text_windows_release(&windows);
+    return status;
+}
+
+allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibration *c,
+                                        const struct calibrated_arguments *args,
+                                        const struct allot_progress *progress, struct allot_error *err)
+{
+    struct imatrix_facts facts;
+    memset(im, 0, sizeof *im);
+    if (args->no_imatrix)
+        return ALLOT_OK;
+    if (!args->imatrix)
+        return calibration_imatrix(im, c, &args->texts, IMATRIX_CONTEXT, args->imatrix_chunks, progress, err);
+    allot_status status = job_imatrix_read(im, args->imatrix, c->job->model, progress, err);
+    if (status == ALLOT_OK && c->job->archive) {
+        imatrix_facts_of(&facts, im);
+        status = imatrix_facts_store(c->job->archive, &facts, err);
+    }
+    return status;
+}
+
+allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job *job,
+                                        const struct archive_cost_set_info *set, const char *user_path,
+                                        const struct allot_progress *progress, struct allot_error *err)
+{
+    struct imatrix_facts facts;
+    memset(im, 0, sizeof *im);
+    if (!set->imatrix_sha256[0])
+        return ALLOT_OK;
+    if (user_path)
+        return job_imatrix_read(im, user_path, job->model, progress, err);
+    allot_status status = load_imatrix(im, job, set->imatrix_sha256, err);
+    if (status != ALLOT_OK || im->present)
+        return status;
+    status = imatrix_facts_load(&facts, job->archive, set->imatrix_sha256, err);
+    if (status == ALLOT_OK && facts.path[0] && access(facts.path, R_OK) == 0)
+        status = job_imatrix_read(im, facts.path, job->model, progress, err);
+    if (status == ALLOT_OK && im->present && strcmp(im->data.sha256, set->imatrix_sha256) == 0)
+        return ALLOT_OK;
+    job_imatrix_release(im);
+    if (status != ALLOT_OK)
+        return status;
+    return allot_fail(
+        err, ALLOT_ERR_ARGUMENT,
+        "the costs in %s were measured with another imatrix (SHA-256 %.16s...), and that file is "
+        "not at hand; give it with --imatrix",
+        job->archive_path, set->imatrix_sha256);
+}
+
+/* ---- Costs
+ * ------------------------------------------------------------------------------------------------- */
+
+/* The named types, or those a table marks as candidates. */
+static size_t candidate_types(enum ggml_type *out, const struct type_set *set)
+{
+    size_t n_known, n = 0;
+    const struct quant_type *known = quant_types(&n_known);
+    for (size_t i = 0; i < n_known; i++)
+        if (set->given ? set->has[known[i].type] : known[i].default_candidate)
+            out[n++] = known[i].type;
+    return n;
+}
+
+static allot_status find_set(struct archive_cost_set_info *info, struct model_job *job, int64_t set_id,
+                             struct allot_error *err)
+{
+    struct archive_cost_set_info *sets = NULL;
+    size_t n = 0;
+    allot_status status = archive_cost_sets(job->archive, job->sha256, &sets, &n, err);
+    bool found = false;
+    for (size_t i = 0; status == ALLOT_OK && i < n && !found; i++)
+        if ((found = sets[i].id == set_id))
+            *info = sets[i];
+    free(sets);
+    if (status == ALLOT_OK && !found)
+        return allot_fail(err, ALLOT_ERR_INTERNAL, "%s: the new set of costs is not there",
+                          job->archive_path);
+    return status;
+}
+
+static allot_status run_costs(struct calibration_result *result, struct calibration *c,
+                              const struct calibrated_arguments *args, const struct text_windows *windows,
+                              const struct job_imatrix *im, const struct allot_progress *progress,
+                              struct allot_error *err)
+{
+    struct type_set set;
+    enum ggml_type types[GGML_TYPE_COUNT];
+    char params[64];
+    int64_t set_id = 0;
+    allot_status status = type_set_parse(&set, args->types, err);
+    if (status != ALLOT_OK)
+        return status;
+    struct fisher_options options = {
+        .chunk = (int32_t)args->chunk, .seed = (uint64_t)args->seed, .types = types};
+    options.n_types = candidate_types(types, &set);
+    fisher_params(params, &options);
+    const struct archive_cost_key key = {
+        .model_sha256 = c->job->sha256,
+        .text_sha256 = windows->sha256,
+        .imatrix_sha256 = im->present ? im->data.sha256 : "",
+        .method = "fisher",
+        .params = params,
+        .version = fisher_version(),
+    };
+    status = archive_cost_set(c->job->archive, &key, &set_id, err);
+    if (status == ALLOT_OK)
+        status = archive_cost_set_touch(c->job->archive, set_id, windows->n * windows->n_ctx, err);
+    if (status == ALLOT_OK)
+        status = fisher_run(&result->fisher, &c->net, c->pool, windows, im->present ? &im->data : NULL,
+                            &options, c->job->archive, set_id, progress, err);
+    if (status == ALLOT_ERR_INTERRUPTED)
+        return allot_fail(
+            err, status,
+            "interrupted; the costs of finished tensors are kept in %s, and the same command goes on "
+            "from there",
+            c->job->archive_path);
+    return status == ALLOT_OK ? find_set(&result->set, c->job, set_id, err) : status;
+}
+
+allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
+                               const struct calibrated_arguments *args, const struct job_imatrix *im,
+                               const struct allot_progress *progress, struct allot_error *err)
+{
+    struct text_windows windows = {0};
+    memset(result, 0, sizeof *result);
+    allot_status status = text_windows_from_files(&windows, c->vocab, args->texts.items, args->texts.n,
+                                                  (int32_t)args->sequence_length, args->sequences, err);
+    if (status == ALLOT_OK)
+        status = run_costs(result, c, args, &windows, im, progress, err);
+    text_windows_release(&windows);
+    return status;
+}

@@ -1,0 +1,69 @@
+/* calibration.h - the imatrix and the costs of a model from calibration texts, kept in its archive.
+ * SPDX-License-Identifier: MIT */
+#ifndef ALLOT_CLI_CALIBRATION_H
+#define ALLOT_CLI_CALIBRATION_H
+
+#include "base/pool.h"
+#include "budget.h"
+#include "cost/fisher.h"
+#include "job.h"
+
+/* The arguments of the commands that calibrate; not all of them show all of the options. */
+struct calibrated_arguments {
+    struct sized_arguments sized;
+    struct string_list texts;
+    const char *imatrix; /* the user's file; NULL: computed from the texts */
+    bool no_imatrix;
+    int64_t imatrix_chunks;
+    int64_t chunk, sequences, sequence_length, seed;
+    const char *types;
+};
+
+extern const struct option_set calibration_options; /* offsets into struct calibrated_arguments */
+
+/* What cannot be said by rows: known types, a chunk that divides the sequence. */
+allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err);
+
+/* A model opened for runs over texts. */
+struct calibration {
+    struct model_job *job;
+    struct pool *pool;
+    struct net net;
+    struct text_vocab *vocab;
+};
+
+allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool,
+                              struct allot_error *err);
+void calibration_close(struct calibration *c);
+
+/* The imatrix of windows of n_ctx tokens of the texts, at most max_windows of them (< 1: all). With an
+ * archive it is taken from there, or kept there once computed. */
+allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
+                                 const struct string_list *texts, int32_t n_ctx, int64_t max_windows,
+                                 const struct allot_progress *progress, struct allot_error *err);
+
+/* What the arguments say: the user's imatrix, none, or that of the texts. */
+allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibration *c,
+                                        const struct calibrated_arguments *args,
+                                        const struct allot_progress *progress, struct allot_error *err);
+
+/* Costs of all tensors in the wanted types into the archive; what is there already is not computed again. */
+struct calibration_result {
+    struct archive_cost_set_info set;
+    struct fisher_result fisher;
+};
+allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
+                               const struct calibrated_arguments *args, const struct job_imatrix *im,
+                               const struct allot_progress *progress, struct allot_error *err);
+
+/* The imatrix behind a set of costs: args->imatrix if it is that one, or from the archive, or the file it was
+ * read from. */
+allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job *job,
+                                        const struct archive_cost_set_info *set, const char *user_path,
+                                        const struct allot_progress *progress, struct allot_error *err);
+
+/* The bytes of an imatrix that was computed here, into a file; *written is false if the archive has none. */
+allot_status calibration_export_imatrix(struct model_job *job, const char *sha256, const char *path,
+                                        bool *written, struct allot_error *err);
+
+#endif

@@ -1,0 +1,259 @@
+/* cmd_measure.c - allot measure: how far candidates are from the original, with error bars.
+ * SPDX-License-Identifier: MIT */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "describe.h"
+#include "job.h"
+#include "measure/measure.h"
+
+struct measure_arguments {
+    struct common_arguments common;
+    struct string_list texts;
+    int64_t ctx, windows;
+};
+
+static const struct option_row rows[] = {
+    {"file", 'f', "TEXT", OPTION_STRINGS, offsetof(struct measure_arguments, texts), NULL, 0,
+     "evaluation text, disjoint from calibration"},
+    {"ctx", 0, "N", OPTION_INT, offsetof(struct measure_arguments, ctx), "512", 32,
+     "tokens per window; the second half of each is scored"},
+    {"windows", 0, "N", OPTION_INT, offsetof(struct measure_arguments, windows), "0", 0,
+     "windows per text at most; 0: all"},
+};
+static const struct option_set options = OPTION_SET(rows);
+
+static allot_status check(const void *arguments, struct allot_error *err)
+{
+    const struct measure_arguments *args = arguments;
+    if (!args->texts.n)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "measure: no evaluation text (-f TEXT)");
+    if (args->ctx % 2)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--ctx: %" PRId64 " is not even", args->ctx);
+    return ALLOT_OK;
+}
+
+/* What a measurement is about. */
+struct comparison {
+    const struct measure_arguments *args;
+    const char *base;
+    const char *const *candidates;
+    int64_t *sizes; /* bytes of each candidate */
+    struct measure_result result;
+};
+
+static const struct measure_stats *stats_of(const struct comparison *c, size_t candidate, size_t text)
+{
+    return &c->result.stats[candidate * (c->result.n_texts + 1) + text];
+}
+
+static bool is_tie(struct measure_mean difference)
+{
+    return fabs(difference.mean) <= 2 * difference.se;
+}
+
+/* ---- Text ------------------------------------------------------------------------------------ */
+
+static void add_row(struct table *t, const struct comparison *c, size_t candidate,
+                    const struct measure_stats *s)
+{
+    char size[32];
+    table_cell(t, "%s", c->candidates[candidate]);
+    table_cell(t, "%s", str_size(size, c->sizes[candidate]));
+    table_cell(t, "%.6f ± %.6f", s->kl.mean, s->kl.se);
+    table_cell(t, "%.6f", s->kl_median);
+    table_cell(t, "%.5f", s->kl_p99);
+    table_cell(t, "%.5f", s->kl_p999);
+    table_cell(t, "%.4f", s->kl_max);
+    table_cell(t, "%.4f", exp(s->nll.mean));
+    table_cell(t, "%+.6f ± %.6f", s->ln_ratio.mean, s->ln_ratio.se);
+    table_cell(t, "%.3f ± %.3f", 100 * s->same_top.mean, 100 * s->same_top.se);
+    if (candidate == 0)
+        table_cell(t, "-");
+    else
+        table_cell(t, "%+.6f ± %.6f%s", s->kl_minus_first.mean, s->kl_minus_first.se,
+                   is_tie(s->kl_minus_first) ? " tie" : "");
+}
+
+static allot_status print_text(const struct comparison *c, struct allot_error *err)
+{
+    static const char *const headings[] = {
+        "<candidate", ">size", ">KL (nats/token)", ">median",     ">99%",       ">99.9%",
+        ">max",       ">PPL",  ">ln PPL ratio",    ">same top %", ">KL - first"};
+    const size_t n_texts = c->result.n_texts;
+    allot_status status = ALLOT_OK;
+    for (size_t text = n_texts == 1 ? 1 : 0; status == ALLOT_OK && text <= n_texts; text++) {
+        const struct measure_stats *first = stats_of(c, 0, text);
+        struct table t;
+        if (n_texts == 1)
+            printf("%s", c->args->texts.items[0]);
+        else
+            printf("%s%s", text ? "\n" : "", text < n_texts ? c->args->texts.items[text] : "all texts");
+        printf(": %" PRId64 " windows, %" PRId64 " tokens scored; base %s: PPL %.4f\n", first->n_windows,
+               first->n_tokens, c->base, exp(first->nll_base.mean));
+        table_init(&t, headings, sizeof headings / sizeof *headings);
+        for (size_t candidate = 0; candidate < c->result.n_candidates; candidate++)
+            add_row(&t, c, candidate, stats_of(c, candidate, text));
+        status = table_print(&t, err);
+    }
+    return status;
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void put_mean(json_t *object, const char *key, struct measure_mean value)
+{
+    json_put(object, key,
+             json_pack("{s:o,s:o}", "mean", json_number(value.mean), "se", json_number(value.se)));
+}
+
+static json_t *stats_json(const struct measure_stats *s)
+{
+    json_t *object = json_object();
+    json_put(object, "windows", json_integer(s->n_windows));
+    json_put(object, "tokens", json_integer(s->n_tokens));
+    put_mean(object, "kl", s->kl);
+    json_put(object, "kl_se_tokens", json_number(s->kl_se_tokens));
+    json_put(object, "kl_median", json_number(s->kl_median));
+    json_put(object, "kl_p90", json_number(s->kl_p90));
+    json_put(object, "kl_p99", json_number(s->kl_p99));
+    json_put(object, "kl_p999", json_number(s->kl_p999));
+    json_put(object, "kl_max", json_number(s->kl_max));
+    put_mean(object, "nll_base", s->nll_base);
+    put_mean(object, "nll", s->nll);
+    json_put(object, "ppl_base", json_number(exp(s->nll_base.mean)));
+    json_put(object, "ppl", json_number(exp(s->nll.mean)));
+    put_mean(object, "ln_ppl_ratio", s->ln_ratio);
+    put_mean(object, "same_top", s->same_top);
+    json_put(object, "delta_p_rms", json_number(s->dp_rms));
+    put_mean(object, "kl_minus_first", s->kl_minus_first);
+    json_put(object, "tie_with_first", json_boolean(is_tie(s->kl_minus_first)));
+    return object;
+}
+
+static allot_status print_json(const struct comparison *c, struct allot_error *err)
+{
+    json_t *document = json_object(), *candidates = json_array();
+    for (size_t candidate = 0; candidate < c->result.n_candidates; candidate++) {
+        json_t *entry = json_object(), *texts = json_array();
+        for (size_t text = 0; text < c->result.n_texts; text++) {
+            json_t *stats = stats_json(stats_of(c, candidate, text));
+            json_put(stats, "text", json_text(c->args->texts.items[text]));
+            json_put(stats, "text_sha256", json_text(c->result.text_sha256[text]));
+            json_array_append_new(texts, stats);
+        }
+        json_put(entry, "path", json_text(c->candidates[candidate]));
+        json_put(entry, "bytes", json_integer(c->sizes[candidate]));
+        json_put(entry, "texts", texts);
+        json_put(entry, "pooled", stats_json(stats_of(c, candidate, c->result.n_texts)));
+        json_array_append_new(candidates, entry);
+    }
+    json_put(document, "base", json_text(c->base));
+    json_put(document, "ctx", json_integer(c->args->ctx));
+    json_put(document, "candidates", candidates);
+    return json_print(document, err);
+}
+
+/* ---- Keeping results
+ * ---------------------------------------------------------------------------------------- */
+
+static allot_status store_candidate(const struct comparison *c, struct model_job *job, size_t candidate,
+                                    const struct allot_progress *progress, struct allot_error *err)
+{
+    struct gguf_model *model = NULL;
+    char sha256[65], settings[64];
+    allot_status status = gguf_model_open(&model, c->candidates[candidate], err);
+    if (status == ALLOT_OK)
+        status = cached_model_sha256(job->archive, model, sha256, progress, err);
+    gguf_model_close(model);
+    snprintf(settings, sizeof settings, "ctx=%" PRId64 " windows=%" PRId64, c->args->ctx, c->args->windows);
+    for (size_t text = 0; status == ALLOT_OK && text < c->result.n_texts; text++) {
+        json_t *stats = stats_json(stats_of(c, candidate, text));
+        char *document = json_dumps(stats, JSON_COMPACT | JSON_REAL_PRECISION(12));
+        status = document ? archive_measurement_put(job->archive, job->sha256, sha256,
+                                                    c->result.text_sha256[text], settings, document, err)
+                          : allot_fail_memory(err, 4096, "a measurement");
+        free(document);
+        json_decref(stats);
+    }
+    return status;
+}
+
+/* The measurement is done and printed whether or not it can be kept. */
+static void store_results(const struct comparison *c, const struct allot_progress *progress)
+{
+    struct model_job job = {0};
+    struct allot_error err = {0};
+    allot_status status = model_job_open(&job, c->base, &c->args->common, ARCHIVE_CREATE, &err);
+    if (status == ALLOT_OK)
+        status = model_job_hash(&job, progress, &err);
+    for (size_t candidate = 0; status == ALLOT_OK && candidate < c->result.n_candidates; candidate++)
+        status = store_candidate(c, &job, candidate, progress, &err);
+    model_job_release(&job);
+    if (status != ALLOT_OK)
+        allot_note(progress, "the measurement was not kept: %s", err.message);
+}
+
+static allot_status candidate_sizes(struct comparison *c, size_t n, struct allot_error *err)
+{
+    c->sizes = calloc(n, sizeof *c->sizes);
+    if (!c->sizes)
+        return allot_fail_memory(err, n * sizeof *c->sizes, "sizes");
+    allot_status status = ALLOT_OK;
+    for (size_t i = 0; status == ALLOT_OK && i < n; i++) {
+        struct gguf_model *model = NULL;
+        status = gguf_model_open(&model, c->candidates[i], err);
+        if (status == ALLOT_OK)
+            c->sizes[i] = model->total_bytes;
+        gguf_model_close(model);
+    }
+    return status;
+}
+
+static allot_status run(const void *arguments, const struct allot_progress *progress, struct allot_error *err)
+{
+    const struct measure_arguments *args = arguments;
+    const struct string_list *operands = &args->common.operands;
+    struct comparison c = {.args = args, .base = operands->items[0], .candidates = operands->items + 1};
+    const struct measure_options measure = {
+        .n_ctx = (int32_t)args->ctx, .max_windows = args->windows, .n_threads = (int)args->common.threads};
+
+    allot_status status = candidate_sizes(&c, operands->n - 1, err);
+    if (status == ALLOT_OK)
+        status = measure_run(&c.result, c.base, c.candidates, operands->n - 1, args->texts.items,
+                             args->texts.n, &measure, progress, err);
+    if (status == ALLOT_OK)
+        store_results(&c, progress);
+    command_end_progress(progress);
+    if (status == ALLOT_OK)
+        status = args->common.json ? print_json(&c, err) : print_text(&c, err);
+    measure_result_release(&c.result);
+    free(c.sizes);
+    return status;
+}
+
+const struct command command_measure = {
+    .name = "measure",
+    .synopsis = "BASE CANDIDATE... -f TEXT... [options]",
+    .summary = "KL divergence, perplexity and top-token agreement with the original",
+    .description = "Runs BASE and the candidates over the texts with libllama's own kernels, on the windows "
+                   "and positions of "
+                   "llama-perplexity --kl-divergence, and prints mean KL divergence with its standard error "
+                   "over windows, "
+                   "percentiles, perplexity, the paired change of ln PPL, and how often the likeliest token "
+                   "is the same. The last "
+                   "column is the paired difference of KL to the first candidate; within two standard errors "
+                   "it is called a tie. "
+                   "Results are kept in BASE's archive where that can be written.",
+    .options = {&options},
+    .arguments_size = sizeof(struct measure_arguments),
+    .min_operands = 2,
+    .max_operands = SIZE_MAX,
+    .check = check,
+    .run = run,
+};

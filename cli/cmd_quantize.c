@@ -1,0 +1,74 @@
+/* cmd_quantize.c - allot quantize: from a model and a size (or a recipe) to the finished file.
+ * SPDX-License-Identifier: MIT */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "calibration.h"
+#include "quantize_job.h"
+
+static const struct option_row rows[] = {
+    {"recipe", 0, "FILE", OPTION_STRING, offsetof(struct quantize_arguments, recipe), NULL, 0,
+     "take the types from a recipe (llama-quantize's --tensor-type-file) instead of a size"},
+    {"base", 0, "TYPE", OPTION_STRING, offsetof(struct quantize_arguments, base), NULL, 0,
+     "type of the tensors that the recipe does not mention"},
+    {"strict", 0, NULL, OPTION_FLAG, offsetof(struct quantize_arguments, strict), NULL, 0,
+     "refuse a recipe whose type does not fit a tensor's rows, instead of falling back as llama-quantize "
+     "does"},
+};
+static const struct option_set options = OPTION_SET(rows);
+
+static allot_status check(const void *arguments, struct allot_error *err)
+{
+    const struct quantize_arguments *args = arguments;
+    struct type_set base;
+    if (budget_options_given(&args->calibrated.sized) + (args->recipe != NULL) != 1)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "quantize: give one of --size, --bpw, --like and --recipe");
+    if (!args->recipe && (args->base || args->strict))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base and --strict go with --recipe");
+    if (args->base && strchr(args->base, ','))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base takes one type");
+    if (type_set_parse(&base, args->base, err) != ALLOT_OK)
+        return err->status;
+    return calibration_check(&args->calibrated, err);
+}
+
+static allot_status run(const void *arguments, const struct allot_progress *progress, struct allot_error *err)
+{
+    const struct quantize_arguments *args = arguments;
+    struct quantize_run run = {.args = args, .progress = progress};
+    allot_status status = quantize_run_open(&run, err);
+    if (status == ALLOT_OK)
+        status = args->recipe ? quantize_run_recipe(&run, err) : quantize_run_plan(&run, err);
+    if (status == ALLOT_OK)
+        status = quantize_run_write(&run, err);
+    command_end_progress(progress);
+    if (status == ALLOT_OK)
+        status = quantize_run_report(&run, err);
+    quantize_run_release(&run);
+    return status;
+}
+
+const struct command command_quantize = {
+    .name = "quantize",
+    .synopsis = "MODEL OUT (--size N | --bpw X | --like FILE | --recipe FILE) [-f TEXT...] [options]",
+    .summary = "the whole way from a model and a size to a quantized file",
+    .description =
+        "Measures the costs that the archive lacks (with -f; the importance matrix first, from the same "
+        "texts), plans "
+        "for the size, writes OUT, checks it and prints what was done. Beside OUT go OUT.recipe and, if "
+        "allot computed "
+        "it, OUT.imatrix.gguf; with them the printed llama-quantize command writes the same tensors.\n\n"
+        "Without -f the newest complete costs of the archive are used. With --recipe only the types of the "
+        "recipe "
+        "count and nothing is measured. An interrupted run goes on from OUT.allot-partial.",
+    .options = {&budget_options, &options, &calibration_options},
+    .arguments_size = sizeof(struct quantize_arguments),
+    .min_operands = 2,
+    .max_operands = 2,
+    .check = check,
+    .run = run,
+};

@@ -1,0 +1,40 @@
+/* quantize_job.h - the steps of allot quantize.  SPDX-License-Identifier: MIT */
+#ifndef ALLOT_CLI_QUANTIZE_JOB_H
+#define ALLOT_CLI_QUANTIZE_JOB_H
+
+#include "calibration.h"
+#include "type_plan.h"
+
+struct quantize_arguments {
+    struct calibrated_arguments calibrated;
+    const char *recipe, *base;
+    bool strict;
+};
+
+struct quantize_run {
+    const struct quantize_arguments *args;
+    const struct allot_progress *progress;
+    const char *out_path;
+    char *recipe_path; /* OUT.recipe, or the user's where that is complete */
+    bool writes_recipe;
+    char *imatrix_path; /* OUT.imatrix.gguf, or the user's; NULL: none */
+    struct pool *pool;
+    struct model_job job;
+    struct job_imatrix imatrix;
+    struct provenance keys;
+    struct type_plan plan;
+    int64_t n_fallbacks; /* of a recipe */
+    struct quantize_result result;
+};
+
+/* Opens model and archive; refuses an output that cannot or must not be written. */
+allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err);
+/* Types by costs and a budget, or by a recipe: fills imatrix, keys and plan. */
+allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err);
+allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *err);
+/* Writes and checks the file and what goes beside it. */
+allot_status quantize_run_write(struct quantize_run *run, struct allot_error *err);
+allot_status quantize_run_report(const struct quantize_run *run, struct allot_error *err);
+void quantize_run_release(struct quantize_run *run);
+
+#endif

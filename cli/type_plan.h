@@ -1,0 +1,69 @@
+/* type_plan.h - from measured costs and a budget to one type per tensor.  SPDX-License-Identifier: MIT */
+#ifndef ALLOT_CLI_TYPE_PLAN_H
+#define ALLOT_CLI_TYPE_PLAN_H
+
+#include "archive/archive.h"
+#include "budget.h"
+#include "job.h"
+#include "output.h"
+#include "plan/plan.h"
+#include "provenance.h"
+
+/* The costs of one set, tensor by tensor. */
+struct tensor_costs {
+    struct plan_choice choices[GGML_TYPE_COUNT + 1]; /* feasible rows; bytes padded */
+    double std_err[GGML_TYPE_COUNT + 1];
+    size_t n, n_infeasible;
+};
+
+struct cost_table {
+    struct archive_cost_set_info set;
+    struct tensor_costs *tensors;      /* [model->n_tensors] */
+    int64_t n_quantizable, n_measured; /* tensors; complete when equal */
+};
+
+allot_status cost_table_load(struct cost_table *table, struct model_job *job,
+                             const struct archive_cost_set_info *set, struct allot_error *err);
+/* The newest complete set of the model; if imatrix_sha256 is not NULL, of that imatrix ("": none). The
+ * error says what there is instead. */
+allot_status cost_table_newest(struct cost_table *table, struct model_job *job, const char *imatrix_sha256,
+                               struct allot_error *err);
+void cost_table_release(struct cost_table *table);
+
+struct type_plan {
+    enum ggml_type *types; /* [model->n_tensors] */
+    bool predicted;        /* from costs; else by a recipe */
+    struct plan_result result;
+    int64_t budget;                /* 0: none */
+    int64_t file_bytes;            /* exact size of the file allot writes */
+    int64_t stock_bytes;           /* and of llama-quantize's, which lacks allot's keys */
+    int64_t data_bytes;            /* of the tensors, without padding */
+    const struct quant_type *base; /* the type whose ftype the file is called after */
+};
+
+/* Solves for the budget in args. Of the types only those in `allowed` are offered, if any were named;
+ * a tensor for which none of them is feasible keeps its source type. */
+allot_status type_plan_solve(struct type_plan *plan, const struct gguf_model *model,
+                             const struct cost_table *costs, const struct type_set *allowed,
+                             const struct sized_arguments *args, const struct provenance *keys,
+                             struct allot_error *err);
+/* Fills in what follows from plan->types: sizes and base. */
+allot_status type_plan_measure(struct type_plan *plan, const struct gguf_model *model,
+                               const struct provenance *keys, struct allot_error *err);
+void type_plan_release(struct type_plan *plan);
+
+/* One anchored rule per quantizable tensor. */
+allot_status type_plan_write_recipe(const struct type_plan *plan, const struct gguf_model *model,
+                                    const char *path, struct allot_error *err);
+
+/* The llama-quantize command that writes the same tensors; caller releases sb. */
+allot_status type_plan_stock_command(struct strbuf *sb, const struct type_plan *plan,
+                                     const struct gguf_model *model, const char *imatrix_path,
+                                     const char *recipe_path, const char *out_path, struct allot_error *err);
+
+/* Prediction, sizes and types, as text or into a JSON object. */
+allot_status type_plan_print(const struct type_plan *plan, const struct gguf_model *model,
+                             struct allot_error *err);
+void type_plan_json(json_t *object, const struct type_plan *plan, const struct gguf_model *model);
+
+#endif
