@@ -14,42 +14,45 @@ list() { # FOLDER
         (cd "$1" && find . -type f -not -path './build*' -not -path './demo/*' -printf '%P\n')
 }
 
-# complain MESSAGE PATTERN FILE: prints each line of the file that matches (-P).
+# complain MESSAGE PATTERN FILE...: prints each line of the files that matches (-P).
 complain() {
-    grep -nP -- "$2" "$3" | sed "s|^|$3: $1: line |" || true
+    local message=$1 pattern=$2
+    shift 2
+    [ $# = 0 ] || grep -nHP -- "$pattern" "$@" | sed "s|\$|    <- $message|" || true
 }
 
-check_file() { # FILE, relative
-    local lines
-    complain 'left undone' '\b(TODO|FIXME|XXX)\b|#if 0\b|\b(not |un)implemented\b' "$1"
-    complain 'a path of one machine' '(^|[^\w.}*$)-])/(home|root|work|farm)/|/tmp/(?!\S*XXXXXX)\w' "$1"
+check_files() { # FILE..., relative
+    local file code=() scripts=()
+    complain 'left undone' '\b(TODO|FIXME|XXX)\b|#if 0\b|\b(not |un)implemented\b' "$@"
+    complain 'a path of one machine' '(^|[^\w.}*$)-])/(home|root|work|farm)/|/tmp/(?!\S*XXXXXX)\w' "$@"
     complain 'a package registry host (use its client and the package name)' \
-        'registry[.]npmjs|(deb|security)[.]debian[.]org|pypi[.]org|pythonhosted|proxy[.]golang[.]org' "$1"
-    complain 'a carriage return' '\r$' "$1"
-    case $1 in
-    *.c | *.h | *.sh | Makefile | .ci/run)
-        head -n 6 "$1" | grep -q 'SPDX-License-Identifier: MIT' || echo "$1: no SPDX-License-Identifier: MIT in its first lines"
-        complain 'trailing blanks' '[ \t]+$' "$1"
-        ;;
-    esac
-    case $1 in
-    *.c | *.h)
-        lines=$(wc -l <"$1")
-        [ "$lines" -le "$max_lines" ] || echo "$1: $lines lines, over $max_lines: make two files of it"
-        complain 'a tab' '^\s*\t' "$1"
-        ;;
-    esac
+        'registry[.]npmjs|(deb|security)[.]debian[.]org|pypi[.]org|pythonhosted|proxy[.]golang[.]org' "$@"
+    complain 'a carriage return' '\r$' "$@"
+    for file in "$@"; do
+        case $file in
+        *.c | *.h) code+=("$file") ;;
+        *.sh | Makefile | .ci/run) scripts+=("$file") ;;
+        esac
+    done
+    complain 'trailing blanks' '[ \t]+$' "${code[@]}" "${scripts[@]}"
+    complain 'a tab' '^\s*\t' "${code[@]}"
+    for file in "${code[@]}" "${scripts[@]}"; do
+        head -n 6 "$file" | grep -q 'SPDX-License-Identifier: MIT' || echo "$file: no SPDX-License-Identifier: MIT in its first lines"
+    done
+    [ ${#code[@]} = 0 ] || wc -l "${code[@]}" | awk -v max="$max_lines" \
+        '$2 != "total" && $1 > max { print $2 ": " $1 " lines, over " max ": make two files of it" }'
 }
 
 check_tree() { # FOLDER
-    local file faults
+    local file faults files=()
     faults=$(
         cd "$1"
-        list . | sort -u | while IFS= read -r file; do
+        while IFS= read -r file; do
             # This file names what it looks for; data is not prose; a listed file may be deleted.
             case $file in tests/check-style.sh | *.gguf | *.dat | tests/fuzz/*/*) continue ;; esac
-            [ -f "$file" ] && check_file "$file"
-        done
+            [ ! -f "$file" ] || files+=("$file")
+        done < <(list . | sort -u)
+        check_files "${files[@]}"
     )
     [ -z "$faults" ] && return 0
     printf '%s\n' "$faults"
