@@ -5,7 +5,7 @@
  * GGUF versions 2 and 3, little endian, one file or all shards of a split (named
  * PREFIX-00001-of-00003.gguf; any shard may be given). Nothing is trusted: magic, version, counts,
  * string lengths, array lengths, nesting, duplicate keys and tensor names, type ids, dimensions
- * (positive, product without overflow, ne[0] a multiple of the block), alignment (a power of two),
+ * (positive, product without overflow, ne[0] a multiple of the block), alignment (a power of two, 8 or more),
  * offsets (aligned, inside the file, not overlapping) are checked, and the error names file and
  * tensor or key. ggml's own reader is the tests' oracle, not used here, because it aborts on some
  * hostile files and cannot say which tensor is at fault.
@@ -18,7 +18,7 @@
 
 struct gguf_tensor {
     char *name;
-    int n_dims;         /* as stored, 1..4 */
+    int n_dims;         /* as stored, 1..4 (a scalar stored without dimensions: 1) */
     int64_t ne[4];      /* ne[0] is the row length; unused dimensions are 1 */
     enum ggml_type type;
     int64_t n_elements, n_rows; /* n_rows = ne[1]*ne[2]*ne[3] */

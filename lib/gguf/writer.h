@@ -22,6 +22,7 @@ struct gguf_header {
 };
 
 void gguf_header_release(struct gguf_header *h);
+/* Copies an entry of an open model; general.alignment becomes that of this layout. */
 void gguf_header_copy_kv(struct gguf_header *h, const struct gguf_kv *kv);
 void gguf_header_remove(struct gguf_header *h, const char *key);
 void gguf_header_set_u32(struct gguf_header *h, const char *key, uint32_t value);
