@@ -26,7 +26,7 @@ bool score_base(struct score_base *base)
         base->p[i] /= sum;
     base->ln_sum = log(sum);
     base->nll = base->max + base->ln_sum - logits[base->text];
-    base->p_text = base->p[base->text];
+    base->p_text = exp(-base->nll); /* as the candidate's, so that equals differ by 0 */
     return isfinite(base->nll);
 }
 
