@@ -64,6 +64,24 @@ static uint32_t big_endian(const unsigned char *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
+/* SQLite needs to create files beside the archive, and is vague about why it cannot. */
+static allot_status check_folder(const char *path, struct allot_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    allot_status status = ALLOT_OK;
+
+    if (!folder)
+        return allot_fail_memory(err, strlen(path) + 1, "a path");
+    if (access(folder, W_OK | X_OK) != 0)
+        status = allot_fail(err, ALLOT_ERR_IO, "cannot open archive %s: folder %s: %s", path, folder,
+                            errno == ENOENT                     ? "no such folder"
+                            : errno == EACCES || errno == EROFS ? "it is not writable"
+                                                                : strerror(errno));
+    free(folder);
+    return status;
+}
+
 /* Looks at the file's first bytes before SQLite may touch it: what is plainly not ours is left alone,
  * not even a journal appears beside it. Marks of zero are for SQLite to judge (they may still be in
  * the write-ahead log). */
@@ -202,9 +220,11 @@ allot_status archive_open(struct archive **out, const char *path, struct allot_e
 {
     struct archive *a = NULL;
     char *name = NULL;
-    allot_status status =
-        path[0] ? peek(path, err) : allot_fail(err, ALLOT_ERR_ARGUMENT, "the path of the archive is empty");
+    allot_status status = path[0] ? check_folder(path, err)
+                                  : allot_fail(err, ALLOT_ERR_ARGUMENT, "the path of the archive is empty");
 
+    if (status == ALLOT_OK)
+        status = check_folder(path, err);
     if (status)
         return status;
     a = calloc(1, sizeof *a);

@@ -1,7 +1,6 @@
 /* sql.c - statements on an archive, with errors that name its file.  SPDX-License-Identifier: MIT */
 #include "archive/sql.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -21,8 +20,7 @@ static const char *explain(sqlite3 *db, int rc)
     case SQLITE_READONLY:
         return "the file or its folder is not writable";
     case SQLITE_CANTOPEN:
-        return os == 0 || os == EACCES || os == EROFS ? "the file or its folder is not writable"
-                                                      : strerror(os);
+        return os ? strerror(os) : sqlite3_errmsg(db);
     case SQLITE_CORRUPT:
         return "the file is damaged";
     case SQLITE_NOTADB:
