@@ -220,9 +220,11 @@ allot_status archive_open(struct archive **out, const char *path, struct allot_e
 {
     struct archive *a = NULL;
     char *name = NULL;
-    allot_status status = path[0] ? check_folder(path, err)
-                                  : allot_fail(err, ALLOT_ERR_ARGUMENT, "the path of the archive is empty");
+    allot_status status = ALLOT_OK;
 
+    if (path[0] == '\0')
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "the path of the archive is empty");
+    status = peek(path, err);
     if (status == ALLOT_OK)
         status = check_folder(path, err);
     if (status)

@@ -153,7 +153,7 @@ static void test_links(void **state)
 
 static void test_refused_targets(void **state)
 {
-    char long_name[400];
+    char long_name[800];
     const struct {
         const char *path, *message;
     } rows[] = {
@@ -168,9 +168,7 @@ static void test_refused_targets(void **state)
     char saved[512];
 
     (void)state;
-    memset(long_name, 'n', sizeof long_name - 1);
-    long_name[0] = '/';
-    long_name[sizeof long_name - 1] = '\0';
+    snprintf(long_name, sizeof long_name, "%s/%0400d", folder, 1);
     snprintf(saved, sizeof saved, "%s", rows[1].path);
     put(in_folder("file"), "x");
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
