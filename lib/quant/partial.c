@@ -77,12 +77,16 @@ static allot_status write_journal(struct partial *p, int64_t offset, struct allo
     return file_pwrite_all(p->fd, bytes, sizeof bytes, offset, p->path, err);
 }
 
-/* Takes over the counts of a journal of the same key; false if there is none at the offset. */
+/* Takes over the counts of a journal of the same key; false if there is none at the offset, or the file was
+ * cut since. */
 static bool read_journal(struct partial *p, int64_t offset, int64_t n_tensors)
 {
+    struct stat st;
     uint8_t bytes[PARTIAL_JOURNAL_BYTES];
     char boot[BOOT_BYTES], zeros[BOOT_BYTES] = {0};
     const uint8_t *counts = bytes + MAGIC_BYTES + KEY_BYTES + BOOT_BYTES;
+    if (fstat(p->fd, &st) != 0 || st.st_size < p->file_size + PARTIAL_JOURNAL_BYTES)
+        return false;
     if (pread(p->fd, bytes, sizeof bytes, (off_t)offset) != (ssize_t)sizeof bytes ||
         memcmp(bytes, journal_magic, MAGIC_BYTES) != 0 || memcmp(bytes + MAGIC_BYTES, p->key, KEY_BYTES) != 0)
         return false;
@@ -209,9 +213,11 @@ allot_status partial_reserve(struct partial *p, struct allot_error *err)
     allot_status status = file_require_space(p->target, size - (int64_t)st.st_blocks * 512, err);
     if (status)
         return status;
-    /* Not every file system can; then the writes will tell. */
-    if (fallocate(p->fd, 0, 0, (off_t)size) != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR)
-        return fail_write(p, err);
+    if (fallocate(p->fd, 0, 0, (off_t)size) != 0) {
+        /* Not every file system can; then the writes will tell. */
+        if ((errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) || ftruncate(p->fd, (off_t)size) != 0)
+            return fail_write(p, err);
+    }
     return write_journal(p, 0, err);
 }
 

@@ -20,7 +20,7 @@ enum {
     BLOCK_WEIGHTS = 256 * 1024, /* per row block, unless a single row is longer */
     BLOCKS_PER_THREAD = 8,      /* between two progress reports */
     COPY_BYTES = 1024 * 1024,
-    HASH_BYTES = 1024 * 1024,
+    HASH_BYTES = 16 * 1024 * 1024,
 };
 
 /* ---- The header -------------------------------------------------------------------------------------- */
@@ -374,10 +374,9 @@ static allot_status hash_output(struct run *run, char hex[static HASH_HEX], stru
     status = hash_new(&h, err);
     for (int64_t at = 0; at < run->file_size && !status;) {
         const int64_t left = run->file_size - at, n = left < HASH_BYTES ? left : HASH_BYTES;
+        status = allot_report(run->progress, err, "checksum", at, run->file_size);
         hash_update(h, map.data + at, (size_t)n);
         at += n;
-        if (at % (64 * HASH_BYTES) == 0)
-            status = allot_report(run->progress, err, "checksum", at, run->file_size);
     }
     if (h)
         hash_final(h, hex);
