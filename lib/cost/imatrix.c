@@ -182,6 +182,8 @@ static allot_status read_legacy_entry(struct imatrix *im, struct legacy_cursor *
         return allot_fail(err, ALLOT_ERR_FORMAT,
                           "%s: entry '%s' claims %" PRId32 " values, %zu bytes more than there are", c->path,
                           name, n_values, n_bytes - c->left);
+    if (imatrix_find(im, name))
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: entry '%s' appears twice", c->path, name);
     float *sums = malloc(n_bytes);
     int64_t *counts = malloc(sizeof *counts);
     if (!sums || !counts) {
