@@ -30,7 +30,7 @@ const char *recipe_hard_rule(const struct recipe *recipe);
 const char *recipe_unused_rule(const struct recipe *recipe, size_t index);
 
 /* Appends the rules for n names and type names. A name given twice is an error. */
-allot_status recipe_format(struct strbuf *sb, const char *const *names, const char *const *types,
-                           size_t n, struct allot_error *err);
+allot_status recipe_format(struct strbuf *sb, const char *const *names, const char *const *types, size_t n,
+                           struct allot_error *err);
 
 #endif
