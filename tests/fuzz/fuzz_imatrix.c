@@ -83,7 +83,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (size_t i = 0; i < im.n_entries && i < 50; i++)
         use_entry(&im, &im.entries[i]);
-    /* Names too long for GGUF cannot be written; everything else can. */
+    /* Names too long for GGUF cannot be written; everything else can. Syncing is slow: one input in eight. */
+    if (!strchr("01", im.sha256[0])) {
+        imatrix_release(&im);
+        return 0;
+    }
     if (imatrix_write(&im, written, &err) == ALLOT_OK) {
         require(imatrix_read(&again, written, &err) == ALLOT_OK, "what was written cannot be read");
         require(same(&im, &again) && strcmp(im.sha256, again.sha256) == 0, "what was written has changed");
