@@ -227,6 +227,24 @@ allot_status partial_write(struct partial *p, const void *bytes, size_t n, int64
     return file_pwrite_all(p->fd, bytes, n, offset, p->path, err);
 }
 
+allot_status partial_read(const struct partial *p, void *bytes, size_t n, int64_t offset,
+                          struct allot_error *err)
+{
+    uint8_t *to = bytes;
+    while (n > 0) {
+        const ssize_t done = pread(p->fd, to, n, (off_t)offset);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return allot_fail(err, ALLOT_ERR_IO, "cannot read %s: %s", p->path,
+                              done < 0 ? strerror(errno) : "it ends too early");
+        to += done;
+        n -= (size_t)done;
+        offset += done;
+    }
+    return ALLOT_OK;
+}
+
 allot_status partial_advance(struct partial *p, int64_t n_bytes, bool floored, struct allot_error *err)
 {
     p->finished++;

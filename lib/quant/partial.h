@@ -36,6 +36,9 @@ allot_status partial_reserve(struct partial *p, struct allot_error *err);
 allot_status partial_write(struct partial *p, const void *bytes, size_t n, int64_t offset,
                            struct allot_error *err);
 
+allot_status partial_read(const struct partial *p, void *bytes, size_t n, int64_t offset,
+                          struct allot_error *err);
+
 /* Notes that one more tensor, whose n bytes have been written, is finished. */
 allot_status partial_advance(struct partial *p, int64_t n_bytes, bool floored, struct allot_error *err);
 

@@ -20,7 +20,8 @@ enum {
     BLOCK_WEIGHTS = 256 * 1024, /* per row block, unless a single row is longer */
     BLOCKS_PER_THREAD = 8,      /* between two progress reports */
     COPY_BYTES = 1024 * 1024,
-    HASH_BYTES = 16 * 1024 * 1024,
+    HASH_BYTES = 1024 * 1024,
+    REPORT_BYTES = 16 * HASH_BYTES, /* between two reports of the checksum */
 };
 
 /* ---- The header -------------------------------------------------------------------------------------- */
@@ -364,23 +365,27 @@ static allot_status job_key(const struct run *run, char key[static HASH_HEX], st
     return key[0] ? ALLOT_OK : allot_fail(err, ALLOT_ERR_INTERNAL, "SHA-256 failed");
 }
 
+/* Reads by pieces: a mapping of the whole output would count as the program's memory. */
 static allot_status hash_output(struct run *run, char hex[static HASH_HEX], struct allot_error *err)
 {
-    struct file_map map = {0};
     struct hash *h = NULL;
-    allot_status status = file_map_open(&map, run->partial.path, err);
-    if (status)
-        return status;
-    status = hash_new(&h, err);
+    uint8_t *piece = malloc(HASH_BYTES);
+    if (!piece)
+        return allot_fail_memory(err, HASH_BYTES, "a checksum");
+    allot_status status = hash_new(&h, err);
     for (int64_t at = 0; at < run->file_size && !status;) {
         const int64_t left = run->file_size - at, n = left < HASH_BYTES ? left : HASH_BYTES;
-        status = allot_report(run->progress, err, "checksum", at, run->file_size);
-        hash_update(h, map.data + at, (size_t)n);
+        if (at % REPORT_BYTES == 0)
+            status = allot_report(run->progress, err, "checksum", at, run->file_size);
+        if (!status)
+            status = partial_read(&run->partial, piece, (size_t)n, at, err);
+        if (!status)
+            hash_update(h, piece, (size_t)n);
         at += n;
     }
     if (h)
         hash_final(h, hex);
-    file_map_close(&map);
+    free(piece);
     return status;
 }
 
