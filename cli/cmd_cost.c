@@ -145,7 +145,9 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     struct calibration calibration = {0};
     struct pool *pool = NULL;
 
-    allot_status status = model_job_open(&job, common->operands.items[0], common, ARCHIVE_CREATE, err);
+    allot_status status = model_job_open(&job, common->operands.items[0], common, err);
+    if (status == ALLOT_OK)
+        status = model_job_archive(&job, ARCHIVE_CREATE, err);
     if (status == ALLOT_OK)
         status = pool_new(&pool, (int)common->threads, err);
     if (status == ALLOT_OK)

@@ -71,10 +71,11 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     struct job_imatrix im = {0};
     struct pool *pool = NULL;
 
-    allot_status status =
-        model_job_open(&job, args->common.operands.items[0], &args->common, ARCHIVE_OPPORTUNISTIC, err);
+    allot_status status = model_job_open(&job, args->common.operands.items[0], &args->common, err);
     if (status == ALLOT_OK)
         status = check_output(&job, args, err);
+    if (status == ALLOT_OK)
+        status = model_job_archive(&job, ARCHIVE_OPPORTUNISTIC, err);
     if (status == ALLOT_OK)
         status = pool_new(&pool, (int)args->common.threads, err);
     if (status == ALLOT_OK)

@@ -189,7 +189,9 @@ static void store_results(const struct comparison *c, const struct allot_progres
 {
     struct model_job job = {0};
     struct allot_error err = {0};
-    allot_status status = model_job_open(&job, c->base, &c->args->common, ARCHIVE_CREATE, &err);
+    allot_status status = model_job_open(&job, c->base, &c->args->common, &err);
+    if (status == ALLOT_OK)
+        status = model_job_archive(&job, ARCHIVE_CREATE, &err);
     if (status == ALLOT_OK)
         status = model_job_hash(&job, progress, &err);
     for (size_t candidate = 0; status == ALLOT_OK && candidate < c->result.n_candidates; candidate++)

@@ -63,10 +63,10 @@ static allot_status write_files(const struct plan_arguments *args, struct model_
     allot_status status = job_refuse_input_as_output(job, args->output, err);
     if (status == ALLOT_OK)
         status = job_refuse_inputs_as_output(&args->sized.like, 1, args->output, err);
-    if (status == ALLOT_OK && im->path && !im->facts.path[0])
-        status = calibration_export_imatrix(job, im->facts.sha256, im->path, &im->exported, err);
     if (status == ALLOT_OK)
         status = type_plan_write_recipe(plan, job->model, args->output, err);
+    if (status == ALLOT_OK && im->path && !im->facts.path[0])
+        status = calibration_export_imatrix(job, im->facts.sha256, im->path, &im->exported, err);
     return status;
 }
 
@@ -111,7 +111,9 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
 
     allot_status status = type_set_parse(&types, args->types, err);
     if (status == ALLOT_OK)
-        status = model_job_open(&job, common->operands.items[0], common, ARCHIVE_EXISTING, err);
+        status = model_job_open(&job, common->operands.items[0], common, err);
+    if (status == ALLOT_OK)
+        status = model_job_archive(&job, ARCHIVE_EXISTING, err);
     if (status == ALLOT_OK)
         status = model_job_hash(&job, progress, err);
     if (status == ALLOT_OK)

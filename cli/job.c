@@ -31,33 +31,32 @@ const char *model_first_path(const struct gguf_model *model)
     return model->shards[0].map.path;
 }
 
-static allot_status open_archive(struct model_job *job, const char *path,
-                                 const struct common_arguments *common, enum archive_use use,
-                                 struct allot_error *err)
+allot_status model_job_open(struct model_job *job, const char *path, const struct common_arguments *common,
+                            struct allot_error *err)
 {
+    memset(job, 0, sizeof *job);
+    allot_status status = gguf_model_open(&job->model, path, err);
+    if (status != ALLOT_OK)
+        return status;
+    job->archive_given = common->archive != NULL;
     job->archive_path = common->archive ? strdup(common->archive) : text_printf("%s.allot", path);
-    if (!job->archive_path)
+    if (!job->archive_path) {
+        model_job_release(job);
         return allot_fail_memory(err, strlen(path), "a path");
+    }
+    return ALLOT_OK;
+}
+
+allot_status model_job_archive(struct model_job *job, enum archive_use use, struct allot_error *err)
+{
     bool exists = access(job->archive_path, F_OK) == 0;
-    if (use == ARCHIVE_OPPORTUNISTIC && !exists && !common->archive)
+    if (use == ARCHIVE_OPPORTUNISTIC && !exists && !job->archive_given)
         return ALLOT_OK;
     if (use == ARCHIVE_EXISTING && !exists)
         return allot_fail(err, ALLOT_ERR_IO,
                           "%s: no such archive; 'allot cost %s -f TEXT' measures the costs",
-                          job->archive_path, path);
+                          job->archive_path, job->model->path);
     return archive_open(&job->archive, job->archive_path, err);
-}
-
-allot_status model_job_open(struct model_job *job, const char *path, const struct common_arguments *common,
-                            enum archive_use use, struct allot_error *err)
-{
-    memset(job, 0, sizeof *job);
-    allot_status status = gguf_model_open(&job->model, path, err);
-    if (status == ALLOT_OK)
-        status = open_archive(job, path, common, use, err);
-    if (status != ALLOT_OK)
-        model_job_release(job);
-    return status;
 }
 
 /* One identity for all shards: a change to any of them changes the newest ctime or the total size. */
@@ -198,7 +197,7 @@ allot_status job_refuse_input_as_output(const struct model_job *job, const char 
             return allot_fail(err, ALLOT_ERR_ARGUMENT,
                               "%s: is the same file as the input %s; nothing was written", path,
                               job->model->shards[i].map.path);
-    if (job->archive && file_same(job->archive_path, path))
+    if (file_same(job->archive_path, path))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: is the archive; nothing was written", path);
     return ALLOT_OK;
 }

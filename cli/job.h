@@ -12,6 +12,7 @@
 struct model_job {
     struct gguf_model *model;
     char *archive_path;
+    bool archive_given;      /* by the user */
     struct archive *archive; /* NULL: works without */
     char sha256[65];         /* after model_job_hash */
 };
@@ -22,8 +23,10 @@ enum archive_use {
     ARCHIVE_OPPORTUNISTIC /* used if it is there or was asked for */
 };
 
+/* The model alone, so that outputs can be checked before an archive is made. */
 allot_status model_job_open(struct model_job *job, const char *path, const struct common_arguments *common,
-                            enum archive_use use, struct allot_error *err);
+                            struct allot_error *err);
+allot_status model_job_archive(struct model_job *job, enum archive_use use, struct allot_error *err);
 /* Fills sha256, from the archive if the files are those hashed before. */
 allot_status model_job_hash(struct model_job *job, const struct allot_progress *progress,
                             struct allot_error *err);

@@ -48,9 +48,11 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
     run->out_path = common->operands.items[1];
     allot_status status = choose_recipe_path(run, err);
     if (status == ALLOT_OK)
-        status = model_job_open(&run->job, common->operands.items[0], common, use, err);
+        status = model_job_open(&run->job, common->operands.items[0], common, err);
     if (status == ALLOT_OK)
         status = check_output(run, err);
+    if (status == ALLOT_OK)
+        status = model_job_archive(&run->job, use, err);
     if (status == ALLOT_OK)
         status = pool_new(&run->pool, (int)common->threads, err);
     if (status == ALLOT_OK)
@@ -253,6 +255,9 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
     };
     if (status == ALLOT_OK)
         status = quantize_write(&job, run->pool, &run->result, run->progress, err);
+    if (status == ALLOT_OK && run->result.file_bytes != run->plan.file_bytes)
+        status = allot_fail(err, ALLOT_ERR_INTERNAL, "%s: has %" PRId64 " bytes, planned were %" PRId64,
+                            run->out_path, run->result.file_bytes, run->plan.file_bytes);
     if (status == ALLOT_ERR_INTERRUPTED)
         allot_fail(err, status,
                    "interrupted; %s.allot-partial keeps the finished tensors, and the same command goes "

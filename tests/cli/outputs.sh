@@ -1,0 +1,24 @@
+# Outputs that cannot or must not be written: said before any work, nothing lost.  SPDX-License-Identifier: MIT
+synthetic m.gguf
+text 60 >t.txt
+printf '.*=Q4_K\n' >recipe
+sha256sum m.gguf t.txt recipe >sums
+ln -s m.gguf link.gguf
+ln m.gguf hard.gguf
+ln -s . folder
+: >file
+for out in m.gguf ./m.gguf link.gguf hard.gguf folder/m.gguf recipe absent/out.gguf file/out.gguf .; do
+    quick quantize m.gguf "$out" --recipe recipe
+done
+quick quantize m.gguf t.txt --size 2MB -f t.txt
+quick quantize link.gguf m.gguf --recipe recipe
+quick imatrix m.gguf -f t.txt -o m.gguf
+quick imatrix m.gguf -f t.txt -o t.txt
+quick imatrix m.gguf -f t.txt -o absent/i.gguf
+quick imatrix absent.gguf -f t.txt -o i.gguf
+quick imatrix m.gguf -f absent.txt -o i.gguf
+quick cost m.gguf -f t.txt --archive absent/a
+quick cost m.gguf -f t.txt --archive t.txt
+quick cost m.gguf -f t.txt --archive m.gguf
+sha256sum --quiet -c sums && echo 'inputs untouched'
+ls

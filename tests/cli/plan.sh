@@ -1,0 +1,40 @@
+# Plans: sizes kept exactly, what cannot be is said, recipes hold.  SPDX-License-Identifier: MIT
+synthetic m.gguf
+text 60 >t.txt
+run plan m.gguf --size 1.2MB
+quick cost m.gguf -f t.txt "${CHEAP[@]}"
+quick plan m.gguf --size 1.2MB
+for size in 1000000 1200000 1500000 2000000; do
+    quick plan m.gguf --size $size --json -o recipe-$size >doc
+    planned=$(json file_bytes <doc)
+    [ "$planned" -le $size ] && [ "$planned" -gt $((size * 98 / 100)) ] || echo "$size asked, $planned planned"
+    quick quantize m.gguf out-$size.gguf --size $size --json >written
+    # The name of the imatrix file is in the header, so the two may differ by a few bytes.
+    real=$(stat -c %s out-$size.gguf)
+    [ "$(json file_bytes <written)" = "$real" ] || echo "$size: planned and real size differ"
+    [ "$real" -le $size ] || echo "$size asked, $real written"
+    run verify recipe-$size out-$size.gguf
+    json predicted_kl <doc
+done | sort -rg >results
+grep -c tensors results
+grep -v tensors results | sort -rgc && echo 'larger plans cost less'
+quick plan m.gguf --size 100k
+quick plan m.gguf --size 1MB --types Q8_0
+quick plan m.gguf --size 1GB | sed -n '/^predicted/p; /^layers/,/^$/p'
+quick plan m.gguf --bpw 4.5 --json | json bits_per_weight | cut -c1-3
+quick plan m.gguf --bpw 100
+quick plan m.gguf --like out-1200000.gguf | grep '^size asked'
+quick plan m.gguf --like t.txt
+quick plan m.gguf --size 1.2MB -o absent/recipe
+quick plan m.gguf --size 1.2MB -o m.gguf
+quick plan m.gguf --size 1.2MB --archive elsewhere
+# Costs are of this model's bytes: another model does not get them.
+"$TOOLS/make-synthetic" other.gguf 3 256 512 300 4 2 2
+quick plan other.gguf --size 1.2MB --archive m.gguf.allot
+# Half a set is not used.
+cp m.gguf half.gguf
+"$ALLOT" cost m.gguf -f t.txt --sequences 8 --seed 2 --imatrix-chunks 2 --archive half -t 1 --quiet 2>/dev/null &
+sleep 0.7
+kill -9 $!
+wait $! 2>/dev/null
+"$ALLOT" plan m.gguf --size 1.2MB --archive half 2>&1 | sed 's/.*\(holds\).*/\1 too little/'

@@ -1,0 +1,32 @@
+# Usage errors: exit 2, one line, the nearest name suggested.  SPDX-License-Identifier: MIT
+run inspct x
+run frobnicate
+run help costt
+run inspect
+run inspect --tensor x
+run inspect -x
+run inspect --tensors=yes x
+run plan m --size
+run plan m --size 6XB
+run plan m --size 0
+run plan m --size=-5
+run plan m --bpw -1
+run plan m --bpw nan
+run plan m
+run plan m --size 1GB --bpw 4
+run plan m extra --size 1GB
+run cost m
+run cost m -f t --chunk 0
+run cost m -f t --chunk 7
+run cost m -f t --seed 1.5
+run cost m -f t --imatrix i --no-imatrix
+run cost m -f t -t -1
+run imatrix m -f t
+run measure m -f t
+run measure m m -f t --ctx 33
+run quantize m o
+run quantize m o --size 1GB --recipe r
+run quantize m o --size 1GB --strict
+run verify r
+run inspect ''
+run verify -- --help
