@@ -1,7 +1,6 @@
 /* project.c - projections of quantization errors on chunk gradients.  SPDX-License-Identifier: MIT */
 #include "cost/project.h"
 
-#include <cblas.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 
 #include "base/error.h"
 #include "gguf/convert.h"
+#include "net/gemm.h"
 #include "quant/quant.h"
 
 /* Weights per item of work and chunks whose gradients are formed together: 16 x 16384 floats, about
@@ -174,12 +174,10 @@ static void map_item(void *user, int64_t item, int thread)
         int64_t n_group = p->n_chunks - first < CHUNK_GROUP ? p->n_chunks - first : CHUNK_GROUP;
         for (int64_t c = 0; c < n_group; c++) {
             int64_t token = (first + c) * p->chunk;
-            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n_rows, (int)map->n_in, p->chunk, 1.0f,
-                        map->g + token * map->n_rows + row, (int)map->n_rows, map->x + token * map->n_in,
-                        (int)map->n_in, 0.0f, one->gradient + c * n, (int)map->n_in);
+            gemm_gradient_here(one->gradient + c * n, map->g + token * map->n_rows + row, map->n_rows,
+                               map->x + token * map->n_in, p->chunk, n_rows, map->n_in);
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)n_group, (int)n_types, (int)n, 1.0f,
-                    one->gradient, (int)n, one->errors, (int)n, 0.0f, part + first * n_types, (int)n_types);
+        gemm_forward_here(part + first * n_types, one->gradient, one->errors, n_group, n_types, n);
     }
     one->times.product += seconds_now() - start;
 }
@@ -260,8 +258,8 @@ static void lookup_item(void *user, int64_t item, int thread)
     double start = seconds_now();
     for (int64_t i = pass->starts[item]; i < pass->starts[item + 1]; i++) {
         int64_t token = pass->seen[i].token;
-        cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n_types, (int)n_in, 1.0f, one->errors, (int)n_in,
-                    lookup->g + token * n_in, 1, 0.0f, pass->values + token * n_types, 1);
+        gemm_forward_here(pass->values + token * n_types, lookup->g + token * n_in, one->errors, 1, n_types,
+                          n_in);
     }
     one->times.product += seconds_now() - start;
 }

@@ -58,6 +58,19 @@ void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w
     product_run(pool, &p);
 }
 
+void gemm_forward_here(float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k)
+{
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1.0f, x, (int)k, w, (int)k,
+                0.0f, y, (int)n);
+}
+
+void gemm_gradient_here(float *dw, const float *dy, int64_t ldy, const float *x, int64_t m, int64_t n,
+                        int64_t k)
+{
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n, (int)k, (int)m, 1.0f, dy, (int)ldy, x,
+                (int)k, 0.0f, dw, (int)k);
+}
+
 /* Largest difference between OpenBLAS and a plain loop, relative to the size of the terms. */
 static double product_error(bool transpose_a, bool transpose_b, int m, int n, int k, float *buffer)
 {

@@ -24,4 +24,13 @@ void gemm_forward(struct pool *pool, float *y, const float *x, const float *w, i
 void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w, int64_t m, int64_t n,
                    int64_t k, bool accumulate);
 
+/* For callers that share out the work themselves, on the calling thread alone: */
+
+/* y (m,n) = x (m,k) w(n,k)'. Overwrites y. */
+void gemm_forward_here(float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k);
+
+/* dw (n,k) = dy' x for m tokens, dy (m, n) with rows ldy apart, x (m,k). Overwrites dw. */
+void gemm_gradient_here(float *dw, const float *dy, int64_t ldy, const float *x, int64_t m, int64_t n,
+                        int64_t k);
+
 #endif
