@@ -1,5 +1,5 @@
-/* test_measure_stock.c - the same windows through llama-perplexity --kl-divergence.  SPDX-License-Identifier:
- * MIT
+/* test_measure_stock.c - the same windows through llama-perplexity --kl-divergence.
+ * SPDX-License-Identifier: MIT
  *
  * The tool keeps the base's log-probabilities as 16-bit codes over at most 16 nats, so each has an error
  * of at most STEP/2, evenly spread: sigma = STEP/sqrt(12). From that the tolerances, n scored tokens:
