@@ -29,6 +29,7 @@ static bool load_row(void *user, const char *tensor_name, const struct archive_c
         return false;
     struct tensor_costs *costs = &state->table->tensors[tensor - state->model->tensors];
     bool usable = row->feasible && isfinite(row->cost) && row->cost >= 0;
+    state->table->types[type->type] = true;
     state->table->n_measured += costs->n == 0 && costs->n_infeasible == 0;
     if (!usable) {
         costs->n_infeasible++;
@@ -37,6 +38,22 @@ static bool load_row(void *user, const char *tensor_name, const struct archive_c
         costs->std_err[costs->n] = row->std_err;
         costs->choices[costs->n++] =
             (struct plan_choice){.type = (int)type->type, .bytes = gguf_padded(bytes), .cost = row->cost};
+    }
+    return false;
+}
+
+/* A tensor that none of the types suits has no costs and keeps its own type; one that only types in need of
+ * an importance matrix suit may be uncovered by it. */
+static bool cost_expected(const struct cost_table *table, const struct gguf_tensor *tensor,
+                          const struct tensor_costs *costs)
+{
+    if (costs->n || costs->n_infeasible)
+        return true;
+    for (int t = 0; t < GGML_TYPE_COUNT; t++) {
+        const struct quant_type *type = table->types[t] ? quant_type_find((enum ggml_type)t) : NULL;
+        if (type && !type->needs_imatrix && type->type != tensor->type &&
+            quant_type_fits(type->type, tensor->ne[0]))
+            return gguf_tensor_quantizable(tensor);
     }
     return false;
 }
@@ -51,12 +68,14 @@ allot_status cost_table_load(struct cost_table *table, struct model_job *job,
     table->tensors = calloc((size_t)model->n_tensors + 1, sizeof *table->tensors);
     if (!table->tensors)
         return allot_fail_memory(err, (size_t)model->n_tensors * sizeof *table->tensors, "costs");
-    for (int64_t i = 0; i < model->n_tensors; i++)
-        table->n_quantizable += gguf_tensor_quantizable(&model->tensors[i]);
     allot_status status = archive_cost_each(job->archive, set->id, false, load_row, &state, err);
-    if (status != ALLOT_OK)
+    if (status != ALLOT_OK) {
         cost_table_release(table);
-    return status;
+        return status;
+    }
+    for (int64_t i = 0; i < model->n_tensors; i++)
+        table->n_expected += cost_expected(table, &model->tensors[i], &table->tensors[i]);
+    return ALLOT_OK;
 }
 
 void cost_table_release(struct cost_table *table)
@@ -70,19 +89,19 @@ allot_status cost_table_newest(struct cost_table *table, struct model_job *job, 
 {
     struct archive_cost_set_info *sets = NULL;
     size_t n = 0, best = 0;
-    int64_t best_measured = -1, n_quantizable = 0;
+    int64_t best_measured = -1, n_expected = 0;
     allot_status status = archive_cost_sets(job->archive, job->sha256, &sets, &n, err);
     memset(table, 0, sizeof *table);
     for (size_t i = 0; status == ALLOT_OK && i < n; i++) {
         if (imatrix_sha256 && strcmp(imatrix_sha256, sets[i].imatrix_sha256) != 0)
             continue;
         status = cost_table_load(table, job, &sets[i], err);
-        if (status != ALLOT_OK || table->n_measured == table->n_quantizable)
+        if (status != ALLOT_OK || (table->n_measured > 0 && table->n_measured == table->n_expected))
             goto cleanup;
         if (table->n_measured > best_measured) {
             best = i;
             best_measured = table->n_measured;
-            n_quantizable = table->n_quantizable;
+            n_expected = table->n_expected;
         }
         cost_table_release(table);
     }
@@ -94,7 +113,7 @@ allot_status cost_table_newest(struct cost_table *table, struct model_job *job, 
             allot_fail(err, ALLOT_ERR_ARGUMENT,
                        "%s holds costs of only %" PRId64 " of %" PRId64
                        " tensors of %s (set of %s); the same 'allot cost' command finishes them",
-                       job->archive_path, best_measured, n_quantizable, job->model->path, sets[best].updated);
+                       job->archive_path, best_measured, n_expected, job->model->path, sets[best].updated);
 cleanup:
     free(sets);
     return status;

@@ -18,8 +18,9 @@ struct tensor_costs {
 
 struct cost_table {
     struct archive_cost_set_info set;
-    struct tensor_costs *tensors;      /* [model->n_tensors] */
-    int64_t n_quantizable, n_measured; /* tensors; complete when equal */
+    struct tensor_costs *tensors;   /* [model->n_tensors] */
+    bool types[GGML_TYPE_COUNT];    /* that the set has for some tensor */
+    int64_t n_expected, n_measured; /* tensors that can take one of them; those that have a row */
 };
 
 allot_status cost_table_load(struct cost_table *table, struct model_job *job,

@@ -10,11 +10,11 @@ mkdir small
 if ! mount -t tmpfs -o size=1m tmpfs small 2>/dev/null; then
     cat <<'LINES'
 exit 1
-small: 
+small: []
 LINES
     printf '$ allot quantize m.gguf small/out.gguf --recipe recipe --quiet -t 2\nallot: small/out.gguf: no mount here\n' >&2
     exit 0
 fi
 quick quantize m.gguf small/out.gguf --recipe recipe
-echo "small: $(ls small)"
+echo "small: [$(ls small)]"
 umount small
