@@ -16,6 +16,7 @@ if [ -x "$STOCK_TOOLS/llama-quantize" ]; then
     mv "$d/o.gguf" "$d/ours.gguf"
     (PATH=$STOCK_TOOLS:$PATH && eval "$(tail -n 1 report)") >log 2>&1 || cat log
     run verify "$d/o.gguf.recipe" "$d/o.gguf"
+    rm "$d/ours.gguf"
 else
     echo '23 tensors as the recipe says, 0 differing, 0 quantizable but not mentioned, 0 unused rules'
     printf '$ allot verify %s %s\n' "$d/o.gguf.recipe" "$d/o.gguf" >&2
