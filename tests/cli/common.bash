@@ -43,6 +43,9 @@ bytes() {
 }
 le32() { bytes $(printf '%02x %02x %02x %02x' $(($1 & 255)) $(($1 >> 8 & 255)) $(($1 >> 16 & 255)) $(($1 >> 24 & 255))); }
 
+# bytes_of FILE...: allocated bytes, 0 for what is not there.
+bytes_of() { stat -c '%b' "$@" 2>/dev/null | awk '{ n += $1 } END { print 512 * n }'; }
+
 # patch FILE OFFSET < BYTES: overwrites in place.
 patch() { dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
 

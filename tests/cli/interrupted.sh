@@ -1,32 +1,35 @@
-# SIGTERM and SIGINT: exit 130, the line says what was kept, and the same command goes on; a second signal ends at
-# once. SPDX-License-Identifier: MIT
+# SIGTERM and SIGINT in the middle of work: exit 130, the line says what was kept, and the same command goes on; a
+# second signal ends at once. SPDX-License-Identifier: MIT
 ln -s "$MODEL" m.gguf
 text 200 >t.txt
-# stopped SIGNAL SECONDS ARGUMENTS...
+# stopped SIGNAL BYTES FILE ARGUMENTS...: sends the signal once FILE has that many bytes.
 stopped() {
-    local signal=$1 delay=$2 code=0
-    shift 2
-    timeout -s "$signal" --preserve-status "$delay" "$ALLOT" "$@" --quiet -t 1 || code=$?
+    local signal=$1 bytes=$2 file=$3 code=0
+    shift 3
+    env --default-signal=INT "$ALLOT" "$@" --quiet -t 1 &
+    local pid=$!
+    while [ "$(bytes_of "$file")" -lt "$bytes" ] && kill -0 $pid 2>/dev/null; do sleep 0.02; done
+    kill -"$signal" $pid
+    wait $pid || code=$?
     echo "exit $code"
 }
-job=(cost m.gguf -f t.txt --sequences 4 --no-imatrix --seed 5)
-stopped TERM 2 "${job[@]}" --types Q2_K,Q3_K,Q4_K,Q5_K,Q4_1,Q5_1,IQ4_XS
+job=(cost m.gguf -f t.txt --sequences 4 --no-imatrix)
+stopped TERM 200000 m.gguf.allot-wal "${job[@]}" --types Q2_K,Q3_K,Q4_K,Q5_K,Q4_1,Q5_1,IQ4_XS
 quick "${job[@]}" --types Q4_K --json >doc
 [ "$(json resumed <doc)" -gt 0 ] && [ "$(json resumed <doc)" -lt 44 ] && echo 'went on'
 echo "$(json measured <doc) tensors"
 
-printf '.*=Q5_K\n' >recipe
-stopped INT 0.5 quantize m.gguf out.gguf --recipe recipe
+printf '.*=IQ4_XS\n' >recipe
+stopped INT 500000 out.gguf.allot-partial quantize m.gguf out.gguf --recipe recipe
 ls out*
 quick quantize m.gguf out.gguf --recipe recipe --json >doc
 [ "$(json resumed_tensors <doc)" -gt 0 ] && echo 'went on'
 ls out*
 
-"$ALLOT" "${job[@]}" --types Q2_K,Q3_K,Q4_1,Q5_1 --seed 6 --quiet -t 1 2>/dev/null &
-sleep 1
+"$ALLOT" "${job[@]}" --types Q2_K,Q3_K,Q4_1,Q5_1,IQ4_XS --archive other --quiet -t 1 2>/dev/null &
+while [ ! -e other ]; do sleep 0.02; done
 kill -TERM $!
-sleep 0.05
 kill -TERM $! 2>/dev/null
 wait $!
 echo "exit $?"
-ls -A | grep -v '^m.gguf.allot'
+ls -A | grep -v '^m.gguf.allot\|^other'

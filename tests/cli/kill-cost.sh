@@ -7,7 +7,7 @@ job=("$ALLOT" cost m.gguf -f t.txt --types Q2_K,Q3_K,Q4_K,Q5_K --sequences 4 --s
 costs() { sed -n '/"tensors"/,$p' "$1"; }
 "${job[@]}" --archive whole.allot >whole.json || exit 1
 killed=0
-for delay in 0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8 0.9 1; do
+for delay in 0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8 0.9 1 1.5 2 3 4; do
     "${job[@]}" >run.json &
     pid=$!
     sleep $delay
