@@ -6,17 +6,17 @@ job=("$ALLOT" quantize "$MODEL" out.gguf --recipe recipe -t 1 --quiet --json)
 mv out.gguf whole.gguf
 
 killed=0
-for written in 300000 1000000 2000000 3000000; do
+for written in 300000 1000000 2000000; do
     "${job[@]}" >run.json &
     pid=$!
     while [ "$(bytes_of out.gguf.allot-partial)" -lt $written ] && kill -0 $pid 2>/dev/null; do :; done
     kill -9 $pid 2>/dev/null
-    # A run that was quicker than the kill is none.
-    wait $pid 2>/dev/null && rm out.gguf && continue
+    # A run that was quicker than the kill is the last.
+    wait $pid 2>/dev/null && break
     killed=$((killed + 1))
     [ ! -e out.gguf ] || echo "a killed run left out.gguf"
 done
-"${job[@]}" >run.json
+[ -e out.gguf ] || "${job[@]}" >run.json
 resumed=$(json resumed_tensors <run.json)
 [ $killed -gt 0 ] && echo 'killed'
 [ "$resumed" -gt 0 ] && echo 'resumed'
