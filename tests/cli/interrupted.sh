@@ -2,7 +2,8 @@
 # second signal ends at once. SPDX-License-Identifier: MIT
 ln -s "$MODEL" m.gguf
 text 200 >t.txt
-# stopped SIGNAL BYTES FILE ARGUMENTS...: sends the signal once FILE has that many bytes.
+# stopped SIGNAL BYTES FILE ARGUMENTS...: sends the signal once FILE has that many bytes; a signal at the
+# first tensor still lets that one finish.
 stopped() {
     local signal=$1 bytes=$2 file=$3 code=0
     shift 3
@@ -20,7 +21,7 @@ quick "${job[@]}" --types Q4_K --json >doc
 echo "$(json measured <doc) tensors"
 
 printf '.*=IQ4_XS\n' >recipe
-stopped INT 500000 out.gguf.allot-partial quantize m.gguf out.gguf --recipe recipe
+stopped INT 1 out.gguf.allot-partial quantize m.gguf out.gguf --recipe recipe
 ls out*
 quick quantize m.gguf out.gguf --recipe recipe --json >doc
 [ "$(json resumed_tensors <doc)" -gt 0 ] && echo 'went on'

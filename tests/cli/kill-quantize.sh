@@ -5,11 +5,19 @@ job=("$ALLOT" quantize "$MODEL" out.gguf --recipe recipe -t 1 --quiet --json)
 "${job[@]}" >whole.json || exit 1
 mv out.gguf whole.gguf
 
+# The journal stands at the head of the partial file and changes with every finished tensor.
+journal() { head -c 120 out.gguf.allot-partial 2>/dev/null | cksum; }
 killed=0
-for written in 300000 1000000 2000000; do
+for round in 1 2 3; do
+    before=$(journal)
     "${job[@]}" >run.json &
     pid=$!
-    while [ "$(bytes_of out.gguf.allot-partial)" -lt $written ] && kill -0 $pid 2>/dev/null; do :; done
+    changes=0
+    while [ $changes -lt 3 ] && kill -0 $pid 2>/dev/null; do
+        after=$(journal)
+        [ "$before" = "$after" ] || changes=$((changes + 1))
+        before=$after
+    done
     kill -9 $pid 2>/dev/null
     # A run that was quicker than the kill is the last.
     wait $pid 2>/dev/null && break
