@@ -11,7 +11,8 @@
  * collects them (the output matrix left out, as there by default). datasets: the names of the texts,
  * for the file's metadata. progress counts layers ("imatrix"). Release with imatrix_release. */
 allot_status imatrix_collect(struct imatrix *out, const struct net *net, struct pool *pool,
-                             const struct text_windows *windows, const char *const *datasets, size_t n_datasets,
-                             const struct allot_progress *progress, struct allot_error *err);
+                             const struct text_windows *windows, const char *const *datasets,
+                             size_t n_datasets, const struct allot_progress *progress,
+                             struct allot_error *err);
 
 #endif
