@@ -11,7 +11,7 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 cd "$(dirname "$0")/.."
 build=${1:-build}
-windows=${DEMO_WINDOWS:-40}
+windows=${DEMO_WINDOWS:-30}
 allot=$build/allot
 stock=$(scripts/llama-cpp.sh)/bin
 
@@ -74,7 +74,7 @@ make_texts() {
     date -r "$calib" >"$part"
 }
 
-make_imatrix() { "$allot" imatrix "$reference" -f "$calib" -o "$imatrix" >&2; }
+make_imatrix() { "$allot" imatrix "$reference" -f "$calib" --chunks 128 -o "$imatrix" >&2; }
 
 quantize_plain() {
     "$stock/llama-quantize" --imatrix "$imatrix" "$reference" "$part" Q4_K_M >"$dir/plain.log" 2>&1 ||
