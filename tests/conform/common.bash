@@ -1,0 +1,35 @@
+# common.bash - what the conformance tests share; sourced. SPDX-License-Identifier: MIT
+# shellcheck shell=bash
+#
+# Environment: ALLOT, STOCK_TOOLS (folder), TESTS (the tests' folder), TOOLS (the helper programs' folder).
+# One thread for the stock tools and for measuring: their threads busy-wait for each other, and
+# a test may share its processors.
+: "${ALLOT:?}" "${STOCK_TOOLS:?}" "${TESTS:?}" "${TOOLS:?}"
+
+fail() {
+    echo "${0##*/}: $*" >&2
+    exit 1
+}
+
+# run LOG COMMAND...: shows the end of the log if the command fails.
+run() {
+    local log=$1
+    shift
+    "$@" >"$log" 2>&1 || { tail -n 15 "$log" >&2; fail "failed: $*"; }
+}
+
+# Makes calib.txt, eval-prose.txt and eval-docs.txt in a folder: those of ALLOT_TEST_TEXTS (a folder with
+# calib.txt, eval-wiki.txt or eval-prose.txt, and eval-docs.txt) if it is set, else the demo's.
+make_texts() { # FOLDER
+    if [ -n "${ALLOT_TEST_TEXTS:-}" ]; then
+        cp "$ALLOT_TEST_TEXTS/calib.txt" "$ALLOT_TEST_TEXTS/eval-docs.txt" "$1/"
+        cp "$ALLOT_TEST_TEXTS/eval-prose.txt" "$1/" 2>/dev/null || cp "$ALLOT_TEST_TEXTS/eval-wiki.txt" "$1/eval-prose.txt"
+    else
+        run "$1/texts.log" bash "$TESTS/../scripts/demo-texts.sh" "$1"
+    fi
+}
+
+# below VALUE LIMIT: is VALUE a number and at most LIMIT?
+below() {
+    awk -v value="$1" -v limit="$2" 'BEGIN { exit !(value ~ /^[0-9.eE+-]+$/ && value + 0 <= limit + 0) }'
+}
