@@ -1,6 +1,6 @@
 /* bench_cost.c - the time of a cost run over its two floors.  SPDX-License-Identifier: MIT
  *
- * usage: bench-cost MODEL [SEQUENCES LENGTH [THREADS [TYPE,...]]]
+ * usage: bench-cost [MODEL [SEQUENCES LENGTH [THREADS [TYPE,...]]]]
  *
  * Floor 1: the products of forward, backward and gradient, 3 x 2 flops per token and weight, at the
  * sgemm rate measured in this run. Floor 2: ggml_quantize_chunk of every tensor to every candidate, at the
@@ -173,10 +173,6 @@ static size_t read_types(const char *list, enum ggml_type *types)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
-        fprintf(stderr, "usage: bench-cost MODEL [SEQUENCES LENGTH [THREADS [TYPE,...]]]\n");
-        return 2;
-    }
     enum ggml_type types[MAX_TYPES];
     struct gguf_model *model;
     struct net net;
@@ -186,7 +182,8 @@ int main(int argc, char **argv)
     int64_t set, n_seqs = argc > 3 ? atoi(argv[2]) : 32, n_ctx = argc > 3 ? atoi(argv[3]) : 128;
     struct fisher_options options = {FISHER_DEFAULT_CHUNK, 1, types,
                                      read_types(argc > 5 ? argv[5] : NULL, types)};
-    check(gguf_model_open(&model, argv[1], &err));
+    const char *path = argc > 1 ? argv[1] : TEST_DATA_DIR "/tiny-llama-bf16.gguf";
+    check(gguf_model_open(&model, path, &err));
     check(net_open(&net, model, &err));
     check(pool_new(&pool, argc > 4 ? atoi(argv[4]) : 0, &err));
     double weights = 0, n = (double)(n_seqs * n_ctx);
@@ -219,7 +216,7 @@ int main(int argc, char **argv)
     int threads = pool_threads(pool);
     printf("%s: %.1fM weights in products, %zu types, %" PRId64 " x %" PRId64
            " tokens, %d threads, OpenBLAS %s\n",
-           argv[1], weights / 1e6, options.n_types, n_seqs, n_ctx, threads, openblas_get_corename());
+           path, weights / 1e6, options.n_types, n_seqs, n_ctx, threads, openblas_get_corename());
     printf("sgemm rate                 %8.1f GFLOP/s\n", rate / 1e9);
     printf("floor 1, products          %8.2f s   (3 x 2 flops per token and weight)\n", floor1);
     printf("floor 2, quantization      %8.2f s   (ggml_quantize_chunk)\n", floor2);

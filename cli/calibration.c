@@ -31,7 +31,7 @@ static const struct option_row rows[] = {
     ROW("imatrix", 0, "FILE", OPTION_STRING, imatrix, NULL, 0,
         "importance matrix to quantize with; without it one is computed from the texts"),
     ROW("no-imatrix", 0, NULL, OPTION_FLAG, no_imatrix, NULL, 0, "quantize without an importance matrix"),
-    ROW("imatrix-chunks", 0, "N", OPTION_INT, imatrix_chunks, "128", 0,
+    ROW("imatrix-chunks", 0, "N", OPTION_INT, imatrix_chunks, "64", 0,
         "windows of 512 tokens for the computed importance matrix; 0: all of the texts"),
     ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
         "candidate types, such as Q4_K,Q6_K,Q8_0; without it those that suit ordinary weights"),

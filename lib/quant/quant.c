@@ -19,6 +19,7 @@
 #include <strings.h>
 
 #include "base/error.h"
+#include "gguf/convert.h"
 
 /* What a type does with importances: ignores them; uses them; also refused without by llama-quantize; and
  * the process is aborted by ggml without. */
@@ -158,20 +159,29 @@ enum ggml_type quant_type_fallback(enum ggml_type type, int64_t n_per_row)
 allot_status quant_to_f32(enum ggml_type type, const void *src, float *dst, int64_t n,
                           struct allot_error *err)
 {
-    if (type == GGML_TYPE_F32) {
-        memcpy(dst, src, (size_t)n * sizeof *dst);
-        return ALLOT_OK;
-    }
     const struct ggml_type_traits *traits =
         type >= 0 && type < GGML_TYPE_COUNT ? ggml_get_type_traits(type) : NULL;
-    if (!traits || !traits->to_float || traits->blck_size < 1)
-        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "type %s cannot be converted to F32",
-                          traits && traits->type_name ? traits->type_name : "(unknown)");
+    if (!traits || traits->blck_size < 1)
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "a type of number %d is unknown", (int)type);
     if (n % traits->blck_size != 0)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "%lld weights are no multiple of the %lld of a %s block",
                           (long long)n, (long long)traits->blck_size, traits->type_name);
-    traits->to_float(src, dst, n);
+    if (!gguf_to_f32(type, src, dst, n))
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "type %s cannot be converted to F32",
+                          traits->type_name);
     return ALLOT_OK;
+}
+
+allot_status quant_prepare(const enum ggml_type *types, size_t n_types, const struct allot_progress *progress,
+                           struct allot_error *err)
+{
+    for (size_t i = 0; i < n_types; i++) {
+        allot_status status = allot_report(progress, err, "search tables", (int64_t)i, (int64_t)n_types);
+        if (status)
+            return status;
+        ggml_quantize_init(types[i]);
+    }
+    return allot_report(progress, err, "search tables", (int64_t)n_types, (int64_t)n_types);
 }
 
 /* The FP16 scale of an IQ1_M block: the upper nibbles of the four 16-bit words at its end. */
