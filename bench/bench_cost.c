@@ -199,18 +199,18 @@ int main(int argc, char **argv)
     for (int64_t i = 0; i < n_seqs * n_ctx; i++)
         windows.ids[i] = (int32_t)(rng_u64(2, (uint64_t)i) % (uint64_t)net.n_vocab);
     struct imatrix im = flat_imatrix(&net);
-    char folder[] = "/tmp/allot-bench-XXXXXX", path[64];
+    char folder[] = "/tmp/allot-bench-XXXXXX", archive_path[64];
     if (mkdtemp(folder) == NULL)
         return 1;
-    snprintf(path, sizeof path, "%s/a.allot", folder);
+    snprintf(archive_path, sizeof archive_path, "%s/a.allot", folder);
     struct archive_cost_key key = {"m", "t", "i", "fisher", "p", "v"};
-    check(archive_open(&archive, path, &err));
+    check(archive_open(&archive, archive_path, &err));
     check(archive_cost_set(archive, &key, &set, &err));
     double start = now();
     check(fisher_run(&result, &net, pool, &windows, &im, &options, archive, set, NULL, &err));
     double seconds = now() - start;
     archive_close(archive);
-    unlink(path);
+    unlink(archive_path);
     rmdir(folder);
 
     int threads = pool_threads(pool);
