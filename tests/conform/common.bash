@@ -33,3 +33,17 @@ make_texts() { # FOLDER
 below() {
     awk -v value="$1" -v limit="$2" 'BEGIN { exit !(value ~ /^[0-9.eE+-]+$/ && value + 0 <= limit + 0) }'
 }
+
+# same_file OURS STOCK: the same keys but for allot's own, the same tensors, and data sections equal byte for byte.
+# Leaves what gguf-facts says of the two in ours.txt and stock.txt.
+same_file() {
+    local ours stock
+    "$TOOLS/gguf-facts" "$1" >ours.txt
+    "$TOOLS/gguf-facts" "$2" >stock.txt
+    grep -q '^kv allot\.' ours.txt || fail 'the file does not say what it was made from'
+    diff <(grep -v -e '^kv allot\.' -e '^data ' ours.txt) <(grep -v '^data ' stock.txt) >difference.txt ||
+        { cat difference.txt >&2; fail "$1 and $2 differ in more than allot's own keys"; }
+    ours=$(sed -n 's/^data \([0-9]*\) .*/\1/p' ours.txt)
+    stock=$(sed -n 's/^data \([0-9]*\) .*/\1/p' stock.txt)
+    cmp <(tail -c "+$((ours + 1))" "$1") <(tail -c "+$((stock + 1))" "$2") || fail "the data sections of $1 and $2 differ"
+}

@@ -1,20 +1,13 @@
 #!/usr/bin/env bash
 # quantize.sh - the file that allot quantize writes is the one that the printed llama-quantize command writes.
 # SPDX-License-Identifier: MIT
-#
-# Environment: ALLOT, STOCK_TOOLS (folder), TESTS (the tests' folder), TOOLS (the helper programs' folder).
 set -euo pipefail
-: "${ALLOT:?}" "${STOCK_TOOLS:?}" "${TESTS:?}" "${TOOLS:?}"
+. "$(dirname "$0")/common.bash"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp "$TESTS/data/tiny-llama-bf16.gguf" "$folder/a model.gguf"
 cd "$folder"
 model='a model.gguf'
-
-fail() {
-    echo "quantize.sh: $*" >&2
-    exit 1
-}
 
 # A text of varied words, the same on every run, and the stock imatrix of it.
 awk 'BEGIN {
@@ -59,15 +52,7 @@ compare() { # RECIPE [OPTION...]
     eval "PATH=\$STOCK_TOOLS:\$PATH $command" >stock.log 2>&1 ||
         { tail -5 stock.log >&2; fail "failed: $command"; }
 
-    "$TOOLS/gguf-facts" ours.gguf >ours.txt
-    "$TOOLS/gguf-facts" out.gguf >stock.txt
-    grep -q '^kv allot\.' ours.txt || fail 'the file does not say what it was made from'
-    diff <(grep -v -e '^kv allot\.' -e '^data ' ours.txt) <(grep -v '^data ' stock.txt) >difference.txt ||
-        { cat difference.txt >&2; fail "$recipe: the files differ in more than allot's own keys"; }
-    ours=$(sed -n 's/^data \([0-9]*\) .*/\1/p' ours.txt)
-    stock=$(sed -n 's/^data \([0-9]*\) .*/\1/p' stock.txt)
-    cmp <(tail -c "+$((ours + 1))" ours.gguf) <(tail -c "+$((stock + 1))" out.gguf) ||
-        fail "$recipe: the data sections differ"
+    same_file ours.gguf out.gguf
     [ -z "$(find . -name '*.allot-partial')" ] || fail 'a partial file was left'
 }
 
