@@ -7,49 +7,61 @@
 
 #include <string.h>
 
-/* llama-perplexity's defaults, except that one window is decoded at a time and few outputs are kept. */
-static struct llama_context_params context_params(int32_t n_ctx, int32_t n_outputs, int n_threads)
+enum { N_UBATCH = 512 };
+
+/* llama-perplexity's defaults, except that one window is decoded at a time by one thread and few outputs are
+ * kept. */
+static struct llama_context_params context_params(int32_t n_ctx, int32_t n_outputs)
 {
     struct llama_context_params params = llama_context_default_params();
     params.n_ctx = (uint32_t)n_ctx;
     params.n_batch = (uint32_t)n_ctx;
-    params.n_ubatch = 512;
+    params.n_ubatch = N_UBATCH;
     params.n_seq_max = 1;
     params.n_outputs_max = (uint32_t)n_outputs;
-    params.n_threads = params.n_threads_batch = n_threads;
+    params.n_threads = params.n_threads_batch = 1;
     params.swa_full = false;
     return params;
 }
 
-allot_status engine_open(struct engine *engine, const char *path, int32_t n_ctx, int32_t n_outputs,
-                         int n_threads, struct allot_error *err)
+allot_status engine_model_open(struct engine_model *model, const char *path, struct allot_error *err)
 {
-    *engine = (struct engine){.path = path};
-    allot_status status = text_llama_load(&engine->model, path, false, err);
+    *model = (struct engine_model){.path = path};
+    allot_status status = text_llama_load(&model->llama, path, false, err);
     if (status != ALLOT_OK)
         return status;
-    engine->vocab = llama_model_get_vocab(engine->model);
-    if (!llama_model_has_decoder(engine->model) || llama_model_has_encoder(engine->model)) {
-        status = allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: only decoder models can be measured", path);
-        goto fail;
+    model->vocab = llama_model_get_vocab(model->llama);
+    if (!llama_model_has_decoder(model->llama) || llama_model_has_encoder(model->llama)) {
+        engine_model_close(model);
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: only decoder models can be measured", path);
     }
+    return ALLOT_OK;
+}
+
+void engine_model_close(struct engine_model *model)
+{
+    if (model->llama != NULL)
+        llama_model_free(model->llama);
+    *model = (struct engine_model){0};
+}
+
+allot_status engine_open(struct engine *engine, const struct engine_model *model, int32_t n_ctx,
+                         int32_t n_outputs, struct allot_error *err)
+{
+    *engine = (struct engine){.model = model};
     text_forget_llama_error();
-    engine->context = llama_init_from_model(engine->model, context_params(n_ctx, n_outputs, n_threads));
+    engine->context = llama_init_from_model(model->llama, context_params(n_ctx, n_outputs));
     if (engine->context == NULL) {
         const char *cause = text_last_llama_error();
-        status = allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: libllama cannot run it: %s", path,
-                            cause[0] != '\0' ? cause : "no reason given");
-        goto fail;
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: libllama cannot run it: %s", model->path,
+                          cause[0] != '\0' ? cause : "no reason given");
     }
     engine->batch = llama_batch_init(n_ctx, 0, 1);
     if (engine->batch.token == NULL || engine->batch.logits == NULL) {
-        status = allot_fail_memory(err, (size_t)n_ctx * sizeof(llama_token), "a batch");
-        goto fail;
+        engine_close(engine);
+        return allot_fail_memory(err, (size_t)n_ctx * sizeof(llama_token), "a batch");
     }
     return ALLOT_OK;
-fail:
-    engine_close(engine);
-    return status;
 }
 
 void engine_close(struct engine *engine)
@@ -58,12 +70,23 @@ void engine_close(struct engine *engine)
         llama_batch_free(engine->batch);
     if (engine->context != NULL)
         llama_free(engine->context);
-    if (engine->model != NULL)
-        llama_model_free(engine->model);
     *engine = (struct engine){0};
 }
 
-allot_status engine_same_vocabulary(const struct engine *base, const struct engine *candidate,
+/* Logits in the graph and once more for the caller; keys and values of every layer in two bytes each; and the
+ * widest part of a layer, taken as 16 times the embedding because libllama does not tell. */
+int64_t engine_bytes(const struct engine_model *model, int32_t n_ctx, int32_t n_outputs)
+{
+    const struct llama_model *llama = model->llama;
+    int64_t n_embd = llama_model_n_embd(llama), n_head = llama_model_n_head(llama);
+    int64_t n_embd_kv = n_head > 0 ? n_embd / n_head * llama_model_n_head_kv(llama) : n_embd;
+    int64_t logits = 2 * 4 * (int64_t)n_outputs * llama_vocab_n_tokens(model->vocab);
+    int64_t cache = 2 * 2 * (int64_t)n_ctx * n_embd_kv * llama_model_n_layer(llama);
+    int64_t layer = 16 * 4 * (n_ctx < N_UBATCH ? n_ctx : N_UBATCH) * n_embd;
+    return logits + cache + layer;
+}
+
+allot_status engine_same_vocabulary(const struct engine_model *base, const struct engine_model *candidate,
                                     struct allot_error *err)
 {
     int32_t n = llama_vocab_n_tokens(base->vocab), n_candidate = llama_vocab_n_tokens(candidate->vocab);
@@ -98,11 +121,10 @@ allot_status engine_decode(const float **logits, struct engine *engine, const in
         batch->seq_id[i][0] = 0;
         batch->logits[i] = begin + i >= first_output;
     }
-    text_forget_llama_error();
     int32_t failed = llama_decode(engine->context, *batch);
     *logits = failed == 0 ? llama_get_logits(engine->context) : NULL;
     if (*logits == NULL)
-        return allot_fail(err, ALLOT_ERR_INTERNAL, "%s: libllama failed to decode (%d): %s", engine->path,
-                          failed, text_last_llama_error());
+        return allot_fail(err, ALLOT_ERR_INTERNAL, "%s: libllama failed to decode (%d): %s",
+                          engine->model->path, failed, text_last_llama_error());
     return ALLOT_OK;
 }

@@ -4,28 +4,22 @@
 #include "base/error.h"
 #include "base/pool.h"
 #include "measure/engine.h"
-#include "measure/score.h"
 #include "measure/stats.h"
+#include "measure/window.h"
 #include "text/text.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Positions decoded at a time: as many as fit these bytes of logits per model, in multiples of 64 and never
- * fewer. ggml's kernels work on tiles of rows that divide 64, so the numbers are those of decoding the window
- * at once. */
-enum { LOGITS_BYTES = 64 << 20, OUTPUTS_STEP = 64 };
-
-/* Positions of one window that are compared at once. */
-struct comparison {
-    int32_t n_vocab;
-    size_t n_candidates;
-    const float **logits;        /* [1 + n_candidates], the base first; (positions, n_vocab) each */
-    const int32_t *text;         /* the next token of each position */
-    double *scratch;             /* (threads, n_vocab) */
-    double *nll_base;            /* [positions] */
-    struct score_token **tokens; /* [n_candidates][positions] */
-    int32_t *at_fault;           /* [positions]: -1, or which of the logits are not finite */
+/* What a thread has for itself. */
+struct worker {
+    struct window_scorer scorer;
+    bool failed;
+    int64_t failed_at; /* the window, or -1 if it was asked to stop */
+    struct allot_error err;
 };
 
 struct run {
@@ -34,12 +28,16 @@ struct run {
     size_t n_candidates, n_texts;
     struct text_windows *windows; /* [n_texts] */
     int64_t n_windows;            /* of all texts */
-    int32_t per_window, n_outputs;
-    struct engine *engines; /* [1 + n_candidates], the base first */
+    int32_t per_window;
+    struct engine_model *models; /* [1 + n_candidates], the base first */
     struct pool *pool;
-    double *nll_base;            /* (n_windows, per_window) */
-    struct score_token **tokens; /* [n_candidates], (n_windows, per_window) each */
-    struct comparison now;
+    struct worker *workers; /* [n_workers], the pool's threads */
+    int n_workers;
+    struct window_scores scores;
+
+    pthread_t caller;
+    atomic_int_least64_t n_done;
+    atomic_int_least64_t end; /* windows from here on are left out, because one before has failed */
 };
 
 static allot_status check_options(const struct measure_options *options, size_t n_candidates, size_t n_texts,
@@ -55,8 +53,7 @@ static allot_status check_options(const struct measure_options *options, size_t 
     return ALLOT_OK;
 }
 
-/* Before any weights are touched, so that a short text costs no wait. Also settles how many positions are
- * compared at once. */
+/* Before any weights are touched, so that a short text costs no wait. */
 static allot_status cut_windows(struct run *run, const char *base_path, const char *const *text_paths,
                                 struct allot_error *err)
 {
@@ -67,125 +64,134 @@ static allot_status cut_windows(struct run *run, const char *base_path, const ch
                                          run->options->max_windows, err);
         run->n_windows += run->windows[t].n;
     }
-    if (status == ALLOT_OK) {
-        int64_t fit =
-            LOGITS_BYTES / ((int64_t)sizeof(float) * text_vocab_size(vocab)) / OUTPUTS_STEP * OUTPUTS_STEP;
-        int32_t half = run->options->n_ctx / 2;
-        run->now.n_vocab = text_vocab_size(vocab);
-        run->n_outputs = (int32_t)(fit > OUTPUTS_STEP ? fit : OUTPUTS_STEP);
-        if (run->n_outputs > half)
-            run->n_outputs = half;
-    }
     text_vocab_close(vocab);
     return status;
 }
 
-static allot_status open_engines(struct run *run, const char *base_path, const char *const *candidate_paths,
-                                 struct allot_error *err)
+static allot_status open_models(struct run *run, const char *base_path, const char *const *candidate_paths,
+                                struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
     for (size_t m = 0; m <= run->n_candidates && status == ALLOT_OK; m++) {
-        struct engine *engine = &run->engines[m];
+        struct engine_model *model = &run->models[m];
         status = allot_report(run->progress, err, "load", (int64_t)m, (int64_t)run->n_candidates + 1);
         if (status == ALLOT_OK)
-            status = engine_open(engine, m == 0 ? base_path : candidate_paths[m - 1], run->options->n_ctx,
-                                 run->n_outputs, pool_threads(run->pool), err);
+            status = engine_model_open(model, m == 0 ? base_path : candidate_paths[m - 1], err);
         if (status == ALLOT_OK && m > 0)
-            status = engine_same_vocabulary(&run->engines[0], engine, err);
+            status = engine_same_vocabulary(&run->models[0], model, err);
     }
     if (status != ALLOT_OK)
         return status;
-    int32_t n_trained = llama_model_n_ctx_train(run->engines[0].model);
+    int32_t n_trained = llama_model_n_ctx_train(run->models[0].llama);
     if (run->options->n_ctx > n_trained)
         allot_note(run->progress, "%s was trained on %d tokens of context, windows have %d", base_path,
                    n_trained, run->options->n_ctx);
     return ALLOT_OK;
 }
 
+static allot_status start_pool(struct run *run, struct allot_error *err)
+{
+    allot_status status = pool_new(&run->pool, run->options->n_threads, err);
+    if (status != ALLOT_OK)
+        return status;
+    int n_asked = pool_threads(run->pool);
+    int64_t each = window_scorer_bytes(run->models, run->n_candidates + 1, run->options->n_ctx);
+    run->n_workers = window_threads(n_asked, run->n_windows, each);
+    if (run->n_workers == n_asked)
+        return ALLOT_OK;
+    if (run->n_workers < run->n_windows)
+        allot_note(run->progress, "%d of %d threads used: each needs some %lld MiB beside the models",
+                   run->n_workers, n_asked, (long long)(each >> 20));
+    pool_free(run->pool);
+    run->pool = NULL;
+    return pool_new(&run->pool, run->n_workers, err);
+}
+
+static allot_status open_workers(struct run *run, struct allot_error *err)
+{
+    size_t n = (size_t)run->n_workers;
+    run->workers = calloc(n, sizeof *run->workers);
+    if (run->workers == NULL)
+        return allot_fail_memory(err, n * sizeof *run->workers, "the threads");
+    allot_status status = ALLOT_OK;
+    for (size_t i = 0; i < n && status == ALLOT_OK; i++)
+        status = window_scorer_open(&run->workers[i].scorer, run->models, run->n_candidates + 1,
+                                    run->options->n_ctx, err);
+    return status;
+}
+
 static allot_status allocate_scores(struct run *run, struct allot_error *err)
 {
-    struct comparison *now = &run->now;
-    size_t n = (size_t)(run->n_windows * run->per_window), n_models = run->n_candidates + 1;
-    size_t scratch = (size_t)pool_threads(run->pool) * (size_t)now->n_vocab * sizeof *now->scratch;
-    run->nll_base = malloc(n * sizeof *run->nll_base);
-    now->logits = calloc(n_models, sizeof *now->logits);
-    now->tokens = calloc(run->n_candidates, sizeof *now->tokens);
-    now->at_fault = malloc((size_t)run->n_outputs * sizeof *now->at_fault);
-    now->scratch = malloc(scratch);
-    bool complete = run->nll_base && now->logits && now->tokens && now->at_fault && now->scratch;
+    struct window_scores *scores = &run->scores;
+    size_t n = (size_t)(run->n_windows * run->per_window);
+    scores->nll_base = malloc(n * sizeof *scores->nll_base);
+    scores->tokens = calloc(run->n_candidates, sizeof *scores->tokens);
+    bool complete = scores->nll_base && scores->tokens;
     for (size_t c = 0; complete && c < run->n_candidates; c++) {
-        run->tokens[c] = malloc(n * sizeof *run->tokens[c]);
-        complete = run->tokens[c] != NULL;
+        scores->tokens[c] = malloc(n * sizeof *scores->tokens[c]);
+        complete = scores->tokens[c] != NULL;
     }
-    if (!complete)
-        return allot_fail_memory(
-            err, n * (sizeof(double) + run->n_candidates * sizeof **run->tokens) + scratch, "the scores");
-    return ALLOT_OK;
+    return complete
+               ? ALLOT_OK
+               : allot_fail_memory(err, n * (sizeof(double) + run->n_candidates * sizeof **scores->tokens),
+                                   "the scores");
 }
 
-static void compare_position(void *user, int64_t i, int thread)
+/* Every window before the first that failed is still measured, so that which failure is told does not depend
+ * on the threads. */
+static void keep_failure(struct run *run, struct worker *worker, int64_t at)
 {
-    struct comparison *now = user;
-    struct score_base base = {.logits = now->logits[0] + i * now->n_vocab,
-                              .p = now->scratch + (int64_t)thread * now->n_vocab,
-                              .n_vocab = now->n_vocab,
-                              .text = now->text[i]};
-    now->at_fault[i] = score_base(&base) ? -1 : 0;
-    now->nll_base[i] = base.nll;
-    for (size_t c = 0; c < now->n_candidates && now->at_fault[i] < 0; c++)
-        if (!score_candidate(&now->tokens[c][i], &base, now->logits[c + 1] + i * now->n_vocab))
-            now->at_fault[i] = (int32_t)c + 1;
+    int_least64_t end = atomic_load(&run->end);
+    worker->failed = true;
+    worker->failed_at = at;
+    while (at < end && !atomic_compare_exchange_weak(&run->end, &end, at))
+        ;
 }
 
-/* Decodes and compares window `window` of the text; its scores go to place `at` of all windows. The
- * last token is decoded with the rest although it is only ever a label: so does llama-perplexity, and the
- * kernels' tiles stay the same. */
-static allot_status measure_window(struct run *run, size_t text, int64_t window, int64_t at,
-                                   struct allot_error *err)
+/* One window, and between two of its own the calling thread reports how many are done. */
+static void measure_window(void *user, int64_t at, int thread)
 {
-    struct comparison *now = &run->now;
-    int32_t n_ctx = run->options->n_ctx, first = n_ctx / 2;
-    const int32_t *ids = run->windows[text].ids + window * n_ctx;
-    int32_t begin = 0;
-    for (int32_t out = first; out < n_ctx - 1;) {
-        int32_t end = out + run->n_outputs < n_ctx ? out + run->n_outputs : n_ctx;
-        for (size_t m = 0; m <= run->n_candidates; m++) {
-            allot_status status = engine_decode(&now->logits[m], &run->engines[m], ids, begin, out, end, err);
-            if (status != ALLOT_OK)
-                return status;
-        }
-        int64_t place = at * run->per_window + out - first;
-        int32_t n_scored = end < n_ctx ? end - out : n_ctx - 1 - out;
-        now->text = ids + out + 1;
-        now->nll_base = run->nll_base + place;
-        for (size_t c = 0; c < run->n_candidates; c++)
-            now->tokens[c] = run->tokens[c] + place;
-        pool_run(run->pool, n_scored, compare_position, now);
-        for (int32_t i = 0; i < n_scored; i++)
-            if (now->at_fault[i] >= 0)
-                return allot_fail(
-                    err, ALLOT_ERR_NUMERIC,
-                    "%s: its output is not finite (NaN or infinite) at token %d of window %lld of text "
-                    "%zu",
-                    run->engines[now->at_fault[i]].path, out + i, (long long)window, text + 1);
-        begin = out = end;
+    struct run *run = user;
+    struct worker *worker = &run->workers[thread];
+    if (at >= atomic_load(&run->end))
+        return;
+    if (pthread_equal(run->caller, pthread_self()) &&
+        allot_report(run->progress, &worker->err, "measure", atomic_load(&run->n_done), run->n_windows) !=
+            ALLOT_OK) {
+        keep_failure(run, worker, -1);
+        return;
     }
-    return ALLOT_OK;
+    size_t text = 0;
+    int64_t window = at;
+    while (window >= run->windows[text].n)
+        window -= run->windows[text++].n;
+    const int32_t *ids = run->windows[text].ids + window * run->options->n_ctx;
+    char name[64];
+    snprintf(name, sizeof name, "window %lld of text %zu", (long long)window, text + 1);
+    if (window_score(&run->scores, at, &worker->scorer, ids, name, &worker->err) == ALLOT_OK)
+        atomic_fetch_add(&run->n_done, 1);
+    else
+        keep_failure(run, worker, at);
 }
 
 static allot_status measure_windows(struct run *run, struct allot_error *err)
 {
-    int64_t at = 0;
-    for (size_t t = 0; t < run->n_texts; t++) {
-        for (int64_t w = 0; w < run->windows[t].n; w++, at++) {
-            allot_status status = allot_report(run->progress, err, "measure", at, run->n_windows);
-            if (status == ALLOT_OK)
-                status = measure_window(run, t, w, at, err);
-            if (status != ALLOT_OK)
-                return status;
-        }
+    run->caller = pthread_self();
+    atomic_init(&run->n_done, 0);
+    atomic_init(&run->end, run->n_windows);
+    text_forget_llama_error();
+    pool_run(run->pool, run->n_windows, measure_window, run);
+    const struct worker *first = NULL;
+    for (int i = 0; i < run->n_workers; i++) {
+        const struct worker *worker = &run->workers[i];
+        if (worker->failed && (first == NULL || worker->failed_at < first->failed_at))
+            first = worker;
     }
-    return allot_report(run->progress, err, "measure", at, run->n_windows);
+    if (first != NULL) {
+        *err = first->err;
+        return err->status;
+    }
+    return allot_report(run->progress, err, "measure", run->n_windows, run->n_windows);
 }
 
 /* Every candidate's column per text and the pooled one. */
@@ -208,9 +214,9 @@ static allot_status fill_result(struct measure_result *out, const struct run *ru
         for (size_t column = 0; column < columns; column++) {
             bool pooled = column == run->n_texts;
             int64_t place = pooled ? 0 : window * run->per_window;
-            struct stats_input in = {.tokens = run->tokens[c] + place,
-                                     .first = run->tokens[0] + place,
-                                     .nll_base = run->nll_base + place,
+            struct stats_input in = {.tokens = run->scores.tokens[c] + place,
+                                     .first = run->scores.tokens[0] + place,
+                                     .nll_base = run->scores.nll_base + place,
                                      .n_windows = pooled ? run->n_windows : run->windows[column].n,
                                      .per_window = run->per_window};
             allot_status status = stats_compute(&out->stats[c * columns + column], &in, err);
@@ -224,21 +230,20 @@ static allot_status fill_result(struct measure_result *out, const struct run *ru
 
 static void release_run(struct run *run)
 {
+    pool_free(run->pool);
+    for (int i = 0; run->workers != NULL && i < run->n_workers; i++)
+        window_scorer_close(&run->workers[i].scorer);
+    for (size_t m = 0; run->models != NULL && m <= run->n_candidates; m++)
+        engine_model_close(&run->models[m]);
     for (size_t t = 0; run->windows != NULL && t < run->n_texts; t++)
         text_windows_release(&run->windows[t]);
-    for (size_t m = 0; run->engines != NULL && m <= run->n_candidates; m++)
-        engine_close(&run->engines[m]);
-    for (size_t c = 0; run->tokens != NULL && c < run->n_candidates; c++)
-        free(run->tokens[c]);
+    for (size_t c = 0; run->scores.tokens != NULL && c < run->n_candidates; c++)
+        free(run->scores.tokens[c]);
+    free(run->workers);
+    free(run->models);
     free(run->windows);
-    free(run->engines);
-    free(run->tokens);
-    free(run->nll_base);
-    free(run->now.logits);
-    free(run->now.tokens);
-    free(run->now.at_fault);
-    free(run->now.scratch);
-    pool_free(run->pool);
+    free(run->scores.tokens);
+    free(run->scores.nll_base);
 }
 
 /* Everything up to the first window. */
@@ -246,16 +251,16 @@ static allot_status prepare(struct run *run, const char *base_path, const char *
                             const char *const *text_paths, struct allot_error *err)
 {
     run->windows = calloc(run->n_texts, sizeof *run->windows);
-    run->engines = calloc(run->n_candidates + 1, sizeof *run->engines);
-    run->tokens = calloc(run->n_candidates, sizeof *run->tokens);
-    if (run->windows == NULL || run->engines == NULL || run->tokens == NULL)
-        return allot_fail_memory(err, (run->n_candidates + 1) * sizeof *run->engines, "the list of models");
+    run->models = calloc(run->n_candidates + 1, sizeof *run->models);
+    if (run->windows == NULL || run->models == NULL)
+        return allot_fail_memory(err, (run->n_candidates + 1) * sizeof *run->models, "the list of models");
     allot_status status = cut_windows(run, base_path, text_paths, err);
     if (status == ALLOT_OK)
-        status = pool_new(&run->pool, run->options->n_threads, err);
-    if (status != ALLOT_OK)
-        return status;
-    status = open_engines(run, base_path, candidate_paths, err);
+        status = open_models(run, base_path, candidate_paths, err);
+    if (status == ALLOT_OK)
+        status = start_pool(run, err);
+    if (status == ALLOT_OK)
+        status = open_workers(run, err);
     return status == ALLOT_OK ? allocate_scores(run, err) : status;
 }
 
@@ -273,7 +278,6 @@ allot_status measure_run(struct measure_result *out, const char *base_path,
                       .n_candidates = n_candidates,
                       .n_texts = n_texts,
                       .per_window = options->n_ctx / 2 - 1};
-    run.now.n_candidates = n_candidates;
     status = prepare(&run, base_path, candidate_paths, text_paths, err);
     if (status == ALLOT_OK)
         status = measure_windows(&run, err);

@@ -3,12 +3,16 @@
  *
  * Windows and scored positions are those of llama-perplexity --kl-divergence (n_ctx tokens, positions
  * n_ctx/2 .. n_ctx-2, BOS first if the model adds one). Base and candidates are decoded side by side and
- * compared in double from their float logits, nothing is stored or clipped; logits are fetched for few
- * positions at a time, so that memory grows with the vocabulary, not with vocabulary times context. The
- * numbers are those of llama-perplexity -b n_ctx, but for its 16-bit codes of the base; its default -b 2048
- * decodes four windows in one batch, which changes ggml's own rounding (on small models some 1e-5 of ln PPL).
+ * compared in double from their float logits, nothing is stored or clipped. The threads share out whole
+ * windows and the models' weights; each has a context of its own for every model and fetches logits for few
+ * positions at a time, so that memory beside the models grows with threads times models times vocabulary, not
+ * with vocabulary times context; no more threads are used than there are windows, and than some 4 GiB of
+ * that memory allow (a note says so). The numbers are those of llama-perplexity -b n_ctx, but for its 16-bit
+ * codes of the base; its default -b 2048 decodes four windows in one batch, which changes ggml's own rounding
+ * (on small models some 1e-5 of ln PPL).
  *
- * Progress stages: "load" (models), "measure" (windows); a stop is seen between windows. */
+ * Progress stages: "load" (models), "measure" (windows); a stop is seen between windows of the calling
+ * thread. */
 #ifndef ALLOT_MEASURE_MEASURE_H
 #define ALLOT_MEASURE_MEASURE_H
 
@@ -46,7 +50,8 @@ struct measure_result {
 };
 
 /* All models are loaded at once, mapped. Texts are cut before any weights are touched. A NaN or infinity in a
- * model's output is ALLOT_ERR_NUMERIC, naming the model. Results do not depend on n_threads.
+ * model's output is ALLOT_ERR_NUMERIC, naming the model. Neither results nor, if windows fail, which failure
+ * is told depend on n_threads.
  * Candidates must have the base's vocabulary (size and token texts are compared). A text shorter
  * than one window is refused with the number of tokens needed. The base may be its own candidate. */
 allot_status measure_run(struct measure_result *out, const char *base_path,

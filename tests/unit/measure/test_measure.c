@@ -2,6 +2,10 @@
  */
 #include "fixture.h"
 
+#include <pthread.h>
+
+#include "measure/window.h"
+
 static const struct measure_options small = {.n_ctx = 128, .n_threads = 1};
 
 static struct measure_result measure(const char *base, const char *const *candidates, size_t n_candidates,
@@ -65,20 +69,29 @@ static void test_texts_and_their_pool(void **state)
     measure_result_release(&both);
 }
 
+/* As many windows as threads, fewer, and more, of two texts. */
 static void test_threads_change_nothing(void **state)
 {
     (void)state;
-    const char *candidates[] = {write_quantized("q2.gguf", "Q2_K")};
-    const char *texts[] = {write_english("text.txt", 4, 200)};
-    struct measure_options options = {.n_ctx = 256, .max_windows = 1};
-    struct measure_stats one = {0};
-    for (options.n_threads = 1; options.n_threads <= 3; options.n_threads++) {
-        struct measure_result result = measure(tiny_path, candidates, 1, texts, 1, &options);
-        assert_int_equal(result.stats[0].n_windows, 1);
-        if (options.n_threads == 1)
-            one = result.stats[0];
-        assert_memory_equal(&result.stats[0], &one, sizeof one);
-        measure_result_release(&result);
+    const char *candidates[] = {write_quantized("q2.gguf", "Q2_K"), tiny_path};
+    const char *texts[] = {write_english("first.txt", 4, 70), write_english("second.txt", 9, 40)};
+    struct measure_options options = {.n_ctx = 128};
+    for (options.max_windows = 0; options.max_windows < 3; options.max_windows++) {
+        struct measure_result one = {0};
+        for (options.n_threads = 1; options.n_threads <= 4; options.n_threads++) {
+            struct measure_result result = measure(tiny_path, candidates, 2, texts, 2, &options);
+            if (options.max_windows == 0)
+                assert_true(result.stats[2].n_windows > 6);
+            else
+                assert_int_equal(result.stats[2].n_windows, 2 * options.max_windows);
+            if (options.n_threads == 1) {
+                one = result;
+                continue;
+            }
+            assert_memory_equal(result.stats, one.stats, 6 * sizeof *one.stats);
+            measure_result_release(&result);
+        }
+        measure_result_release(&one);
     }
 }
 
@@ -103,6 +116,18 @@ static void spoil_norm(struct gguf_context *metadata, struct ggml_context *tenso
 {
     (void)metadata;
     ggml_get_data_f32(ggml_get_tensor(tensors, "output_norm.weight"))[3] = NAN;
+}
+
+/* NaN for the token "~" alone: what does not hold it is measured without fault. */
+static void spoil_tilde(struct gguf_context *metadata, struct ggml_context *tensors)
+{
+    int64_t key = gguf_find_key(metadata, "tokenizer.ggml.tokens");
+    size_t id = 0;
+    while (strcmp(gguf_get_arr_str(metadata, key, id), "~") != 0)
+        assert_true(++id < gguf_get_arr_n(metadata, key));
+    struct ggml_tensor *rows = ggml_get_tensor(tensors, "token_embd.weight");
+    assert_int_equal(rows->type, GGML_TYPE_BF16);
+    memset((char *)rows->data + id * rows->nb[1], 0xff, rows->nb[1]);
 }
 
 static void drop_norm(struct gguf_context *metadata, struct ggml_context *tensors)
@@ -160,6 +185,60 @@ static void test_refusals(void **state)
     }
 }
 
+/* Three windows of the second text fail, the first of them is told however many threads meet them. */
+static void test_first_failure_is_told(void **state)
+{
+    (void)state;
+    const char *candidates[] = {write_changed("tilde.gguf", spoil_tilde)};
+    const char *texts[] = {write_english("first.txt", 10, 60), write_english("second.txt", 11, 40)};
+    FILE *file = fopen(texts[1], "ab");
+    assert_non_null(file);
+    for (int i = 0; i < 90; i++)
+        fputs(" 7~7", file);
+    assert_int_equal(fclose(file), 0);
+    struct measure_options options = {.n_ctx = 64, .n_threads = 1};
+    struct allot_error first = {0};
+    for (; options.n_threads <= 4; options.n_threads++) {
+        for (int repeat = 0; repeat < 3; repeat++) {
+            struct measure_result result;
+            struct allot_error err = {0};
+            assert_int_equal(measure_run(&result, tiny_path, candidates, 1, texts, 2, &options, NULL, &err),
+                             ALLOT_ERR_NUMERIC);
+            assert_message(&err, "tilde.gguf: its output is not finite");
+            assert_message(&err, "of text 2");
+            assert_null(strstr(err.message, "window 0 of"));
+            if (first.message[0] == '\0')
+                first = err;
+            assert_string_equal(err.message, first.message);
+        }
+    }
+}
+
+static void test_number_of_threads(void **state)
+{
+    (void)state;
+    const int64_t mib = 1 << 20;
+    const struct {
+        int asked;
+        int64_t windows, bytes;
+        int want;
+    } rows[] = {
+        {8, 100, mib, 8},
+        {8, 3, mib, 3},
+        {1, 100, mib, 1},
+        {8, 8, 512 * mib, 8},
+        {8, 8, 512 * mib + 1, 7},
+        {64, 50, 900 * mib, 4},
+        {64, 3, 900 * mib, 3},
+        {2, 9, 5000 * mib, 1},
+        {4096, 1, 9000 * mib, 1},
+        {4096, 5000, mib, 4096},
+        {4096, 5000, 2 * mib, 2048},
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        assert_int_equal(window_threads(rows[r].asked, rows[r].windows, rows[r].bytes), rows[r].want);
+}
+
 static void test_model_that_libllama_refuses(void **state)
 {
     (void)state;
@@ -177,7 +256,8 @@ static void test_model_that_libllama_refuses(void **state)
 
 struct watch {
     int64_t stop_at, last, total;
-    int n_reports;
+    pthread_t caller;
+    int n_reports, n_wrong;
 };
 
 static bool watch_windows(void *user, const char *stage, int64_t done, int64_t total)
@@ -185,11 +265,11 @@ static bool watch_windows(void *user, const char *stage, int64_t done, int64_t t
     struct watch *watch = user;
     if (strcmp(stage, "measure") != 0)
         return false;
-    assert_true(done >= watch->last && done <= total);
+    watch->n_wrong += done < watch->last || done > total || !pthread_equal(watch->caller, pthread_self());
     watch->last = done;
     watch->total = total;
     watch->n_reports++;
-    return done == watch->stop_at;
+    return watch->stop_at >= 0 && done >= watch->stop_at;
 }
 
 static void test_progress_and_interruption(void **state)
@@ -197,18 +277,24 @@ static void test_progress_and_interruption(void **state)
     (void)state;
     const char *candidates[] = {tiny_path}, *texts[] = {write_english("text.txt", 8, 120)};
     struct measure_options options = {.n_ctx = 64, .max_windows = 5, .n_threads = 1};
-    for (int64_t stop_at = -1; stop_at <= 3; stop_at += 2) {
-        struct watch watch = {.stop_at = stop_at};
-        struct allot_progress progress = {.report = watch_windows, .user = &watch};
-        struct measure_result result;
-        struct allot_error err = {0};
-        allot_status status =
-            measure_run(&result, tiny_path, candidates, 1, texts, 1, &options, &progress, &err);
-        assert_int_equal(status, stop_at < 0 ? ALLOT_OK : ALLOT_ERR_INTERRUPTED);
-        assert_int_equal(watch.total, 5);
-        assert_int_equal(watch.last, stop_at < 0 ? 5 : stop_at);
-        assert_int_equal(result.stats == NULL, stop_at >= 0);
-        measure_result_release(&result);
+    for (; options.n_threads <= 3; options.n_threads++) {
+        for (int64_t stop_at = -1; stop_at <= 3; stop_at += 2) {
+            struct watch watch = {.stop_at = stop_at, .caller = pthread_self()};
+            struct allot_progress progress = {.report = watch_windows, .user = &watch};
+            struct measure_result result;
+            struct allot_error err = {0};
+            allot_status status =
+                measure_run(&result, tiny_path, candidates, 1, texts, 1, &options, &progress, &err);
+            assert_int_equal(status, stop_at < 0 ? ALLOT_OK : ALLOT_ERR_INTERRUPTED);
+            assert_int_equal(watch.n_wrong, 0);
+            assert_int_equal(watch.total, 5);
+            if (stop_at < 0)
+                assert_int_equal(watch.last, 5);
+            else if (options.n_threads == 1)
+                assert_int_equal(watch.last, stop_at);
+            assert_int_equal(result.stats == NULL, stop_at >= 0);
+            measure_result_release(&result);
+        }
     }
 }
 
@@ -217,6 +303,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_model_against_itself),      cmocka_unit_test(test_texts_and_their_pool),
         cmocka_unit_test(test_threads_change_nothing),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_first_failure_is_told),       cmocka_unit_test(test_number_of_threads),
         cmocka_unit_test(test_model_that_libllama_refuses), cmocka_unit_test(test_progress_and_interruption),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
