@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,26 +19,32 @@ void fisher_params(char params[static 64], const struct fisher_options *options)
     snprintf(params, 64, "chunk=%" PRId32 " seed=%" PRIu64, options->chunk, options->seed);
 }
 
+/* Rises whenever the same inputs would give other costs, imatrices or files. */
+enum { METHOD_REVISION = 1 };
+
+static char version_text[96];
+
+static void write_version(void)
+{
+    snprintf(version_text, sizeof version_text, "allot %s.%d ggml %s %s", ALLOT_VERSION, METHOD_REVISION,
+             ggml_version(), ggml_commit());
+}
+
 const char *fisher_version(void)
 {
-    static char version[64];
-    if (version[0] == 0)
-        snprintf(version, sizeof version, "allot %s ggml %s", ALLOT_VERSION, ggml_version());
-    return version;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, write_version);
+    return version_text;
 }
 
 size_t fisher_legal_types(const struct gguf_tensor *tensor, bool have_weights, const enum ggml_type *types,
                           size_t n_types, enum ggml_type *legal)
 {
-    /* llama-quantize asks for no importance matrix here (src/llama-quant.cpp, tensor_requires_imatrix) */
-    bool exempt =
-        strcmp(tensor->name, "token_embd.weight") == 0 || strcmp(tensor->name, "output.weight") == 0;
     size_t n = 0;
     for (size_t i = 0; i < n_types; i++) {
-        const struct quant_type *type = quant_type_find(types[i]);
-        if (type == NULL || types[i] == tensor->type || !quant_type_fits(types[i], tensor->ne[0]))
+        if (types[i] == tensor->type || !quant_type_fits(types[i], tensor->ne[0]))
             continue;
-        if (!have_weights && (type->aborts_without || (type->needs_imatrix && !exempt)))
+        if (!have_weights && quant_type_needs_imatrix(types[i], tensor->name))
             continue;
         legal[n++] = types[i];
     }
@@ -108,7 +115,7 @@ static allot_status plan_candidate(struct fisher *f, int64_t index, struct fishe
             names[i] = quant_type_find(c->types[i])->name;
         status = archive_cost_have(f->archive, f->set_id, tensor->name, names, c->n_types, have, err);
     }
-    size_t missing = 0;
+    size_t missing = 0, legal = c->n_types;
     for (size_t i = 0; status == ALLOT_OK && i < c->n_types; i++)
         if (!have[i])
             c->types[missing++] = c->types[i];
@@ -116,7 +123,8 @@ static allot_status plan_candidate(struct fisher *f, int64_t index, struct fishe
         c->n_types = missing;
         c->wanted = missing > 0;
         result->n_tensors++;
-        result->n_resumed += missing == 0;
+        result->n_unsuited += legal == 0;
+        result->n_resumed += legal > 0 && missing == 0;
         f->weights_total += missing > 0 ? tensor->n_elements : 0;
     }
     free(weights);
@@ -181,14 +189,16 @@ static struct archive_cost summarize(const struct projection *p, size_t j, float
         sum2 += kl * kl;
     }
     double mean = sum / n, variance = sum2 / n - mean * mean;
+    bool feasible = !p->infeasible[j] && isfinite(mean);
     return (struct archive_cost){
         .type = type->name,
         .bytes = p->tensor->n_rows * (int64_t)ggml_row_size(p->types[j], p->tensor->ne[0]),
         .cost = mean,
         .std_err = variance > 0 && n > 1 ? sqrt(variance / (n - 1)) : 0,
-        .feasible = !p->infeasible[j] && isfinite(mean),
-        .u = u,
-        .n_u = (size_t)p->n_chunks,
+        .feasible = feasible,
+        /* what an infeasible type's sums hold depends on when that was found out */
+        .u = feasible ? u : NULL,
+        .n_u = feasible ? (size_t)p->n_chunks : 0,
     };
 }
 
@@ -285,6 +295,19 @@ static allot_status run_passes(struct fisher *f, const struct text_windows *wind
     return status;
 }
 
+static allot_status note_finished(const struct fisher *f, struct allot_error *err)
+{
+    size_t n = f->options->n_types;
+    const char **names = malloc((n + 1) * sizeof *names);
+    if (names == NULL)
+        return allot_fail_memory(err, (n + 1) * sizeof *names, "names of types");
+    for (size_t i = 0; i < n; i++)
+        names[i] = quant_type_find(f->options->types[i])->name;
+    allot_status status = archive_cost_finish(f->archive, f->set_id, names, n, err);
+    free(names);
+    return status;
+}
+
 allot_status fisher_run(struct fisher_result *result, const struct net *net, struct pool *pool,
                         const struct text_windows *windows, const struct imatrix *imatrix,
                         const struct fisher_options *options, struct archive *archive, int64_t set_id,
@@ -309,8 +332,10 @@ allot_status fisher_run(struct fisher_result *result, const struct net *net, str
     allot_status status = ALLOT_OK;
     for (int64_t i = 0; i < net->model->n_tensors && status == ALLOT_OK; i++)
         status = plan_candidate(&f, i, result, err);
-    if (status == ALLOT_OK && result->n_resumed < result->n_tensors)
+    if (status == ALLOT_OK && f.weights_total > 0)
         status = run_passes(&f, windows, result, err);
+    if (status == ALLOT_OK)
+        status = note_finished(&f, err);
     if (status == ALLOT_OK)
         status = archive_cost_set_touch(archive, set_id, f.n_tokens, err);
     result->seconds_quantize = f.times.quantize;

@@ -35,14 +35,15 @@ struct fisher_options {
 #define FISHER_DEFAULT_SEQUENCE_LENGTH 128
 #define FISHER_DEFAULT_SEED 1
 
-/* What the costs of a set depend on: "fisher chunk=16 seed=1"; windows and imatrix are keyed apart. */
+/* What the costs of a set depend on: "chunk=16 seed=1"; windows and imatrix are keyed apart. */
 void fisher_params(char params[static 64], const struct fisher_options *options);
-/* Version of what computed a cost: allot, ggml. */
+/* Version of what computed a cost: allot, revision of the method, ggml and its commit. */
 const char *fisher_version(void);
 
 struct fisher_result {
     int64_t n_tensors;                        /* quantizable tensors of the model */
-    int64_t n_resumed;                        /* of them, found complete in the archive */
+    int64_t n_unsuited;                       /* of them, those that no candidate suits */
+    int64_t n_resumed;                        /* and those found complete in the archive */
     double seconds_forward, seconds_backward; /* backward includes costs */
     double seconds_quantize, seconds_product; /* sums over threads, within backward */
 };
@@ -54,7 +55,7 @@ size_t fisher_legal_types(const struct gguf_tensor *tensor, bool have_weights, c
                           size_t n_types, enum ggml_type *legal);
 
 /* Computes what the set still lacks and stores it tensor by tensor; interrupted, the next call
- * goes on and ends with the same numbers. imatrix may be NULL. windows->n_ctx is T.
+ * goes on and ends with the same numbers. The types are finished in the set only at the end. imatrix may be NULL. windows->n_ctx is T.
  * Results do not depend on the number of threads. */
 allot_status fisher_run(struct fisher_result *result, const struct net *net, struct pool *pool,
                         const struct text_windows *windows, const struct imatrix *imatrix,

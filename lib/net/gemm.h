@@ -11,7 +11,7 @@
 
 #include "base/pool.h"
 
-/* Makes OpenBLAS single-threaded and, the first time, compares small products of every kind used
+/* Makes OpenBLAS single-threaded and, the first time, compares small products of every orientation used
  * here with plain loops: some OpenBLAS builds compute wrong products on processors newer than they
  * are. Call before anything below. */
 allot_status gemm_init(struct allot_error *err);

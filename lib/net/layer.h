@@ -47,7 +47,7 @@ allot_status layer_forward(const struct net *net, int64_t il, struct pool *pool,
                            float *y, const float *x, const struct net_observer *observer,
                            struct allot_error *err);
 
-/* After layer_forward of the same tokens (y there may be NULL: the last product is skipped).
+/* After layer_forward of all the work's sequences (y there may be NULL: the last product is skipped).
  * dy (n, n_embd) comes in as the gradient of y and leaves as the gradient of x. Calls observer->map,
  * vector and done. */
 allot_status layer_backward(const struct net *net, int64_t il, struct pool *pool,

@@ -147,23 +147,39 @@ static allot_status read_rope(struct net *net, struct allot_error *err)
             allot_fail(err, ALLOT_ERR_UNSUPPORTED,
                        "%s: rope scaling \"%s\" is not supported (supported: linear)", model->path, type);
     free(type);
-    if (factor == 0)
+    if (gguf_model_kv(model, "llama.rope.scaling.factor") == NULL)
         factor = linear;
     net->rope_scale = factor > 0 && !none ? 1.0 / factor : 1.0;
     return status;
 }
 
+/* Settings that libllama obeys and this network does not have. */
+static allot_status refuse_settings(const struct gguf_model *model, struct allot_error *err)
+{
+    double attn_factor = 1;
+    bool causal = true;
+    allot_status status = read_real(model, "rope.scaling.attn_factor", 1.0, &attn_factor, err);
+    if (status != ALLOT_OK)
+        return status;
+    if (attn_factor != 1)
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED,
+                          "%s: llama.rope.scaling.attn_factor of %g is not supported", model->path,
+                          attn_factor);
+    if (gguf_model_bool(model, "llama.attention.causal", &causal) && !causal)
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: attention that is not causal is not supported",
+                          model->path);
+    return ALLOT_OK;
+}
+
 static allot_status read_hyperparameters(struct net *net, struct allot_error *err)
 {
     const struct gguf_model *model = net->model;
-    double eps, scale;
+    double eps;
     allot_status status = check_architecture(model, err);
     if (status == ALLOT_OK)
         status = read_count(model, "block_count", 1 << 16, 0, &net->n_layers, err);
     if (status == ALLOT_OK)
         status = read_count(model, "embedding_length", 1 << 20, 0, &net->n_embd, err);
-    if (status == ALLOT_OK)
-        status = read_count(model, "context_length", INT32_MAX, 0, &net->n_ctx_train, err);
     if (status == ALLOT_OK)
         status = read_count(model, "attention.head_count", 1 << 16, 0, &net->n_heads, err);
     if (status == ALLOT_OK)
@@ -185,13 +201,13 @@ static allot_status read_hyperparameters(struct net *net, struct allot_error *er
     if (status == ALLOT_OK)
         status = read_real(model, "attention.layer_norm_rms_epsilon", 1e-5, &eps, err);
     if (status == ALLOT_OK)
-        status = read_real(model, "attention.scale", 0.0, &scale, err);
-    if (status == ALLOT_OK)
         status = read_rope(net, err);
+    if (status == ALLOT_OK)
+        status = refuse_settings(model, err);
     if (status != ALLOT_OK)
         return status;
     net->rms_eps = (float)eps;
-    net->attn_scale = scale > 0 ? (float)scale : 1.0f / sqrtf((float)net->head_dim);
+    net->attn_scale = 1.0f / sqrtf((float)net->head_dim);
     return ALLOT_OK;
 }
 

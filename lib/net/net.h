@@ -48,7 +48,6 @@ struct net {
     const struct gguf_model *model;
     int64_t n_layers, n_embd, n_vocab, n_heads, n_kv_heads, head_dim;
     int64_t max_ff, max_layer_weights; /* over the layers */
-    int64_t n_ctx_train;
     float rms_eps, attn_scale;
     double rope_base, rope_scale;
     float *rope_factors; /* head_dim/2, or NULL */

@@ -65,9 +65,6 @@ void bias_backward(double *dbias, const float *dy, int64_t n, int64_t width);
 /* y = a + b over n values; y may be either. */
 void add_forward(struct pool *pool, float *y, const float *a, const float *b, int64_t n);
 
-/* exp in float without branches, so that compilers vectorise it: relative error under 2e-7 for
- * x in [-87, 88], clamped outside. */
-float exp_approx(float x);
 /* Replaces x (n) by exp(x - shift) and returns the sum (sixteen interleaved partial sums). */
 double exp_shifted(float *x, int64_t n, float shift);
 float max_of(const float *x, int64_t n);

@@ -37,11 +37,6 @@ VECTORISED double dot3(const float *a, const float *b, const float *c, int64_t n
     return sum;
 }
 
-float exp_approx(float x)
-{
-    return exp_inline(x);
-}
-
 VECTORISED double exp_shifted(float *x, int64_t n, float shift)
 {
     float partial[LANES] = {0};

@@ -14,6 +14,7 @@ struct random_model {
     int layers, width, ff, vocab, heads, kv_heads, head_dim;
     bool tied, biases, rope_factors;
     float linear_scale; /* 0: none */
+    float attn_factor;  /* of the rope scaling; 0: not said */
     uint64_t seed;
 };
 
@@ -105,6 +106,8 @@ static inline bool random_model_write(const char *path, const struct random_mode
         gguf_header_set_str(&h, "llama.rope.scaling.type", "linear");
         set_f32(&h, "llama.rope.scaling.factor", m->linear_scale);
     }
+    if (m->attn_factor > 0)
+        set_f32(&h, "llama.rope.scaling.attn_factor", m->attn_factor);
     gguf_header_set_str(&h, "tokenizer.ggml.model", "no_vocab");
     for (int i = 0; i < n; i++) {
         int64_t ne[4] = {list[i].cols, list[i].rows, 1, 1};

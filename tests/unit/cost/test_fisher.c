@@ -18,6 +18,7 @@
 #include "cost/fisher.h"
 #include "gguf/convert.h"
 #include "quant/quant.h"
+#include "random_model.h"
 
 enum { N_CTX = 64, N_SEQS = 16, N_TOKENS = N_CTX * N_SEQS, CHUNK = 16 };
 
@@ -28,6 +29,7 @@ static struct net net;
 static struct pool *pool;
 static struct text_windows windows;
 static struct imatrix im;
+static const struct imatrix *importances = &im; /* or NULL */
 
 static const enum ggml_type types[] = {GGML_TYPE_Q2_K, GGML_TYPE_IQ3_XXS, GGML_TYPE_Q3_K, GGML_TYPE_Q4_0,
                                        GGML_TYPE_Q4_K, GGML_TYPE_Q6_K,    GGML_TYPE_Q8_0, GGML_TYPE_BF16};
@@ -85,7 +87,7 @@ static bool stop_after(void *user, const char *stage, int64_t done, int64_t tota
     return strcmp(stage, "costs") == 0 && done > 0 && --s->left <= 0;
 }
 
-static struct stored *run(const char *name, int n_threads, int interrupt_after)
+static struct stored *run(const char *name, int n_tensors, int n_threads, int interrupt_after)
 {
     char path[256];
     struct archive *archive;
@@ -103,11 +105,11 @@ static struct stored *run(const char *name, int n_threads, int interrupt_after)
         struct stopper stopper = {interrupt_after};
         struct allot_progress progress = {.report = stop_after, .user = &stopper};
         assert_int_equal(
-            fisher_run(&result, &net, own, &windows, &im, &options, archive, set, &progress, &err),
+            fisher_run(&result, &net, own, &windows, importances, &options, archive, set, &progress, &err),
             ALLOT_ERR_INTERRUPTED);
     }
-    check(fisher_run(&result, &net, own, &windows, &im, &options, archive, set, NULL, &err));
-    assert_int_equal(result.n_tensors, 44);
+    check(fisher_run(&result, &net, own, &windows, importances, &options, archive, set, NULL, &err));
+    assert_int_equal(result.n_tensors, n_tensors);
     assert_int_equal(result.n_resumed, interrupt_after);
     check(archive_cost_each(archive, set, true, keep_row, s, &err));
     archive_close(archive);
@@ -119,7 +121,7 @@ static struct stored *reference_run(void)
 {
     static struct stored *s;
     if (s == NULL)
-        s = run("reference", 2, 0);
+        s = run("reference", 44, 2, 0);
     return s;
 }
 
@@ -133,7 +135,7 @@ static void test_threads_and_resuming(void **state)
     } rows[] = {{"one", 1, 0}, {"three", 3, 0}, {"interrupted", 2, 5}, {"late", 2, 43}};
     assert_int_equal(s->n, 44 * (N_TYPES - 1)); /* BF16 is the source's own type */
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct stored *other = run(rows[i].name, rows[i].threads, rows[i].interrupt_after);
+        struct stored *other = run(rows[i].name, 44, rows[i].threads, rows[i].interrupt_after);
         print_message("%s: %d threads, interrupted after %d tensors\n", rows[i].name, rows[i].threads,
                       rows[i].interrupt_after);
         assert_int_equal(other->n, s->n);
@@ -153,11 +155,12 @@ struct plain {
 static float *error_of(const struct gguf_tensor *t, enum ggml_type type)
 {
     float *w = malloc(sizeof *w * (size_t)t->n_elements), *back = malloc(sizeof *w * (size_t)t->n_elements),
-          *weights;
+          *weights = NULL;
     void *bytes = malloc(ggml_row_size(type, t->n_elements));
     char reason[128];
     check(gguf_tensor_to_f32(model, t, 0, t->n_rows, w, NULL, &err));
-    check(imatrix_weights(&im, t, &weights, reason, &err));
+    if (importances != NULL)
+        check(imatrix_weights(importances, t, &weights, reason, &err));
     ggml_quantize_chunk(type, w, bytes, 0, t->n_rows, t->ne[0], weights);
     ggml_get_type_traits(type)->to_float(bytes, back, t->n_elements);
     for (int64_t i = 0; i < t->n_elements; i++)
@@ -202,25 +205,20 @@ static allot_status plain_lookup(void *user, const struct net_lookup *l, struct 
     return ALLOT_OK;
 }
 
-static void test_plain_loops(void **state)
+struct plain_row {
+    const char *tensor;
+    enum ggml_type type;
+};
+
+static void compare_with_plain_loops(const struct stored *s, const struct plain_row *rows, size_t n_rows)
 {
-    (void)state;
-    const struct stored *s = reference_run();
-    static const struct {
-        const char *tensor;
-        enum ggml_type type;
-    } rows[] = {{"blk.2.attn_v.weight", GGML_TYPE_Q4_K},
-                {"blk.5.ffn_down.weight", GGML_TYPE_Q2_K},
-                {"output.weight", GGML_TYPE_Q6_K},
-                {"token_embd.weight", GGML_TYPE_Q3_K},
-                {"blk.0.ffn_up.weight", GGML_TYPE_IQ3_XXS}};
     float *x = malloc(sizeof *x * (size_t)(N_TOKENS * net.n_embd));
     float *states = malloc(sizeof *states * (size_t)(net.n_layers * N_TOKENS * net.n_embd));
     struct net_batch batch = {windows.ids, N_SEQS, N_CTX};
     struct net_targets targets;
     check(net_forward(&net, pool, &batch, x, states, N_TOKENS, NULL, NULL, &err));
     check(net_targets_draw(&targets, &net, pool, x, N_TOKENS, 1, &err));
-    for (size_t k = 0; k < sizeof(rows) / sizeof(rows[0]); k++) {
+    for (size_t k = 0; k < n_rows; k++) {
         struct plain p = {.tensor = gguf_model_tensor(model, rows[k].tensor), .type = rows[k].type};
         struct net_observer o = {
             .user = &p, .wants = is_plain_tensor, .map = plain_map, .lookup = plain_lookup};
@@ -238,6 +236,46 @@ static void test_plain_loops(void **state)
     net_targets_release(&targets);
     free(x);
     free(states);
+}
+
+static void test_plain_loops(void **state)
+{
+    (void)state;
+    static const struct plain_row rows[] = {{"blk.2.attn_v.weight", GGML_TYPE_Q4_K},
+                                            {"blk.5.ffn_down.weight", GGML_TYPE_Q2_K},
+                                            {"output.weight", GGML_TYPE_Q6_K},
+                                            {"token_embd.weight", GGML_TYPE_Q3_K},
+                                            {"blk.0.ffn_up.weight", GGML_TYPE_IQ3_XXS}};
+    compare_with_plain_loops(reference_run(), rows, sizeof rows / sizeof rows[0]);
+}
+
+/* The embedding is the output matrix too: the sums of both roles are added before squaring. No importances,
+ * rows that K-quants do not fit, and a vocabulary of more than one block of the head. */
+static void test_tied_embedding(void **state)
+{
+    (void)state;
+    static const struct random_model tied = {2, 96, 160,          2500,           6,
+                                             2, 16, .tied = true, .biases = true, .seed = 5};
+    static const struct plain_row rows[] = {{"token_embd.weight", GGML_TYPE_Q4_0},
+                                            {"token_embd.weight", GGML_TYPE_Q8_0},
+                                            {"blk.1.ffn_down.weight", GGML_TYPE_Q4_0}};
+    const struct gguf_model *trained_model = model;
+    struct net trained = net;
+    char path[256];
+    snprintf(path, sizeof path, "%s/tied.gguf", folder);
+    assert_true(random_model_write(path, &tied));
+    check(gguf_model_open(&model, path, &err));
+    check(net_open(&net, model, &err));
+    importances = NULL;
+    struct stored *s = run("tied", 15, 2, 0);
+    assert_int_equal(s->n, 15 * 3); /* Q4_0, Q8_0, BF16 */
+    compare_with_plain_loops(s, rows, sizeof rows / sizeof rows[0]);
+    free(s);
+    net_release(&net);
+    gguf_model_close(model);
+    importances = &im;
+    net = trained;
+    model = (struct gguf_model *)(uintptr_t)trained_model;
 }
 
 /* ---- Exact KL of single tensors ------------------------------------------------------------------------ */
@@ -335,7 +373,8 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads_and_resuming),
-                                       cmocka_unit_test(test_plain_loops), cmocka_unit_test(test_exact_kl)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_and_resuming), cmocka_unit_test(test_plain_loops),
+        cmocka_unit_test(test_tied_embedding), cmocka_unit_test(test_exact_kl)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

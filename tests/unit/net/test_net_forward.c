@@ -157,6 +157,24 @@ static void test_random_models(void **state)
     }
 }
 
+/* What libllama would obey and this network cannot is refused, never ignored. */
+static void test_unknown_settings(void **state)
+{
+    (void)state;
+    const struct random_model settings = {1, 32, 64, 300, 2, 1, 16, .attn_factor = 1.5f, .seed = 4};
+    struct allot_error err = {0};
+    struct gguf_model *model;
+    struct net net;
+    char path[256];
+    snprintf(path, sizeof path, "%s/settings.gguf", folder);
+    assert_true(random_model_write(path, &settings));
+    assert_int_equal(gguf_model_open(&model, path, &err), ALLOT_OK);
+    assert_int_equal(net_open(&net, model, &err), ALLOT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "attn_factor"));
+    gguf_model_close(model);
+    remove(path);
+}
+
 static void silent(enum ggml_log_level level, const char *text, void *user)
 {
     (void)user;
@@ -183,6 +201,7 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_models),
-                                       cmocka_unit_test(test_trained_models)};
+                                       cmocka_unit_test(test_trained_models),
+                                       cmocka_unit_test(test_unknown_settings)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
