@@ -3,6 +3,7 @@
 #include "cost/imatrix.h"
 
 #include "base/error.h"
+#include "quant/quant.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -114,8 +115,7 @@ static void append(char line[static 512], const char *format, ...)
 /* Does llama.cpp expect an entry for this tensor? */
 static bool wants_entry(const struct gguf_tensor *t)
 {
-    return gguf_tensor_quantizable(t) && strcmp(t->name, "output.weight") != 0 &&
-           strcmp(t->name, "token_embd.weight") != 0 && strcmp(t->name, "per_layer_token_embd.weight") != 0;
+    return gguf_tensor_quantizable(t) && quant_name_needs_imatrix(t->name);
 }
 
 struct coverage {

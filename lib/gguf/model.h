@@ -54,6 +54,9 @@ struct gguf_model {
 allot_status gguf_model_open(struct gguf_model **out, const char *path, struct allot_error *err);
 void gguf_model_close(struct gguf_model *model);
 
+/* The path by which a shard (0 <= shard < n_shards) was opened. */
+const char *gguf_model_shard_path(const struct gguf_model *model, int shard);
+
 /* NULL if absent. */
 const struct gguf_kv *gguf_model_kv(const struct gguf_model *model, const char *key);
 const struct gguf_tensor *gguf_model_tensor(const struct gguf_model *model, const char *name);

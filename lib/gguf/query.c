@@ -27,6 +27,11 @@ const struct gguf_kv *gguf_shard_kv(const struct gguf_shard *shard, const char *
     return find_kv(shard->kv, shard->n_kv, key);
 }
 
+const char *gguf_model_shard_path(const struct gguf_model *model, int shard)
+{
+    return model->shards[shard].map.path;
+}
+
 const struct gguf_kv *gguf_model_kv(const struct gguf_model *model, const char *key)
 {
     return find_kv(model->kv, model->n_kv, key);

@@ -112,6 +112,21 @@ const char *quant_type_names(void)
     return names_text;
 }
 
+bool quant_name_needs_imatrix(const char *tensor_name)
+{
+    static const char *const exempt[] = {"token_embd.weight", "per_layer_token_embd.weight", "output.weight"};
+    for (size_t i = 0; i < sizeof exempt / sizeof exempt[0]; i++)
+        if (strcmp(tensor_name, exempt[i]) == 0)
+            return false;
+    return true;
+}
+
+bool quant_type_needs_imatrix(enum ggml_type type, const char *tensor_name)
+{
+    const struct quant_type *qt = quant_type_find(type);
+    return qt && (qt->aborts_without || (qt->needs_imatrix && quant_name_needs_imatrix(tensor_name)));
+}
+
 bool quant_type_fits(enum ggml_type type, int64_t n_per_row)
 {
     const struct quant_type *qt = quant_type_find(type);

@@ -16,7 +16,7 @@ struct quant_type {
     int block;        /* weights per block */
     int block_bytes;
     bool uses_imatrix;   /* result depends on the imatrix */
-    bool needs_imatrix;  /* llama-quantize refuses it without (token_embd and output exempt) */
+    bool needs_imatrix;  /* llama-quantize refuses it without: see quant_type_needs_imatrix */
     bool aborts_without; /* ggml itself aborts without: never call it so */
     const char *ftype;   /* a llama-quantize ftype whose default type this is, so that a recipe's rules count
                             over it; NULL if there is none (F32, F16, BF16: rules would be ignored) */
@@ -33,6 +33,13 @@ const struct quant_type *quant_type_find(enum ggml_type type); /* NULL if not on
 const struct quant_type *quant_type_by_name(const char *name);
 /* "Q4_0, Q4_1, ...": for messages about unknown names. Static storage. */
 const char *quant_type_names(void);
+
+/* Does llama-quantize want importances for a tensor of this name, given a type that needs them? Not for
+ * token embeddings and the output (src/llama-quant.cpp, tensor_requires_imatrix). */
+bool quant_name_needs_imatrix(const char *tensor_name);
+/* Can the tensor become this type only with importances: because llama-quantize refuses it without, or
+ * because ggml would abort the process? False for types that are not of the table. */
+bool quant_type_needs_imatrix(enum ggml_type type, const char *tensor_name);
 
 /* Does a row of n weights consist of whole blocks? */
 bool quant_type_fits(enum ggml_type type, int64_t n_per_row);

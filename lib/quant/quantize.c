@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "gguf/shard.h"
 #include "quant/partial.h"
 #include "quant/quant.h"
 
@@ -69,13 +68,6 @@ allot_status quantize_file_size(const struct quantize_job *job, int64_t *bytes, 
 
 /* ---- Checks before any work ---------------------------------------------------------------------- */
 
-/* llama-quantize wants no importances for these. */
-static bool exempt_from_imatrix(const char *name)
-{
-    return strcmp(name, "token_embd.weight") == 0 || strcmp(name, "per_layer_token_embd.weight") == 0 ||
-           strcmp(name, "output.weight") == 0;
-}
-
 static allot_status check_tensor(const struct quantize_job *job, int64_t index, struct allot_error *err)
 {
     const struct gguf_model *model = job->model;
@@ -97,8 +89,7 @@ static allot_status check_tensor(const struct quantize_job *job, int64_t index, 
     if (t->ne[3] != 1)
         return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: tensor %s: 4 dimensions cannot be quantized",
                           model->path, t->name);
-    if (!(job->imatrix && job->imatrix[index]) &&
-        (qt->aborts_without || (qt->needs_imatrix && !exempt_from_imatrix(t->name))))
+    if (!(job->imatrix && job->imatrix[index]) && quant_type_needs_imatrix(type, t->name))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: tensor %s: %s needs an importance matrix entry",
                           model->path, t->name, qt->name);
     return ALLOT_OK;
@@ -109,7 +100,7 @@ static allot_status check_job(const struct quantize_job *job, const struct allot
 {
     const struct gguf_model *model = job->model;
     for (int i = 0; i < model->n_shards; i++) {
-        const char *input = model->shards[i].map.path;
+        const char *input = gguf_model_shard_path(model, i);
         if (file_same(job->out_path, input))
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s is the input %s itself: choose another output",
                               job->out_path, input);

@@ -91,8 +91,10 @@ static void shard_path(char path[4200], const char *folder, const struct spoiled
         snprintf(path, 4200, "%.4000s%dof%d.gguf", pattern, number + 1, N_SHARDS);
 }
 
-static void check_good(const struct gguf_model *model, const char *given)
+static void check_good(const struct gguf_model *model, const char *given, const char *folder,
+                       const struct spoiled *row)
 {
+    char path[4200];
     assert_string_equal(model->path, given);
     assert_int_equal(model->n_shards, N_SHARDS);
     assert_int_equal(model->n_kv, 4); /* the first shard's, whichever was given */
@@ -101,6 +103,8 @@ static void check_good(const struct gguf_model *model, const char *given)
     int64_t first_size = model->tensors[0].file_offset + 32, others_size = model->tensors[1].file_offset + 32;
     assert_int_equal(model->total_bytes, first_size + 2 * others_size);
     for (int i = 0; i < N_SHARDS; i++) {
+        shard_path(path, folder, row, i);
+        assert_string_equal(gguf_model_shard_path(model, i), path);
         assert_int_equal(model->tensors[i].shard, i);
         assert_int_equal(model->tensors[i].layer, i);
         for (int b = 0; b < 32; b++)
@@ -127,7 +131,7 @@ static void test_rows(void **state)
         print_message("%s: %s\n", row->what, status ? err.message : "opened");
         assert_int_equal(status, row->status);
         if (status == ALLOT_OK) {
-            check_good(model, path);
+            check_good(model, path, folder, row);
             gguf_model_close(model);
         } else {
             synth_check_message(err.message, folder);

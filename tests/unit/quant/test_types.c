@@ -56,6 +56,36 @@ static void table_is_complete(void **state)
     }
 }
 
+/* llama-quantize's exemptions do not help where ggml itself aborts. */
+static void importances_are_asked_for_by_name_and_type(void **state)
+{
+    (void)state;
+    static const struct {
+        enum ggml_type type;
+        const char *name;
+        bool expected;
+    } rows[] = {
+        {GGML_TYPE_IQ3_XXS, "blk.0.attn_q.weight", true},
+        {GGML_TYPE_IQ3_XXS, "token_embd.weight", false},
+        {GGML_TYPE_IQ3_XXS, "per_layer_token_embd.weight", false},
+        {GGML_TYPE_IQ3_XXS, "output.weight", false},
+        {GGML_TYPE_IQ3_XXS, "output_norm.weight", true},
+        {GGML_TYPE_IQ3_XXS, "blk.0.output.weight", true},
+        {GGML_TYPE_IQ1_M, "output.weight", false},
+        {GGML_TYPE_IQ2_S, "output.weight", false},
+        {GGML_TYPE_IQ1_S, "output.weight", true},
+        {GGML_TYPE_IQ2_XXS, "token_embd.weight", true},
+        {GGML_TYPE_IQ2_XS, "per_layer_token_embd.weight", true},
+        {GGML_TYPE_Q4_K, "blk.0.attn_q.weight", false},
+        {GGML_TYPE_Q2_K, "blk.0.attn_q.weight", false},
+        {GGML_TYPE_F16, "blk.0.attn_q.weight", false},
+        {GGML_TYPE_Q8_K, "blk.0.attn_q.weight", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (quant_type_needs_imatrix(rows[i].type, rows[i].name) != rows[i].expected)
+            fail_msg("%s, %s: expected %d", ggml_type_name(rows[i].type), rows[i].name, rows[i].expected);
+}
+
 /* A row of random but valid blocks (building ggml's search grids would take seconds). */
 static void random_blocks(const struct quant_type *t, uint8_t *row, int64_t n_blocks)
 {
@@ -251,6 +281,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table_equals_ggml),
         cmocka_unit_test(table_is_complete),
+        cmocka_unit_test(importances_are_asked_for_by_name_and_type),
         cmocka_unit_test(cpu_backend_runs_every_type),
         cmocka_unit_test(conversion_refuses_what_it_cannot),
         cmocka_unit_test(shapes_fall_back_as_in_llama_quantize),
