@@ -1,0 +1,17 @@
+/* memory.h - how much memory the process may use.  SPDX-License-Identifier: MIT */
+#ifndef ALLOT_BASE_MEMORY_H
+#define ALLOT_BASE_MEMORY_H
+
+#include "allot.h"
+
+/* Bytes: the least of the machine's RAM and the memory limits of the process's control groups, its own and
+ * all above it, as far as they can be seen (cgroup v2: memory.max; v1: memory.limit_in_bytes). A container's
+ * limit is one of these. Says nothing about what others use at the moment, nor about swap. INT64_MAX if
+ * nothing is known. */
+int64_t memory_limit(void);
+
+/* The same of a system whose files (/proc/self/cgroup, /proc/self/mountinfo and the mount points named there)
+ * lie below the folder `root`, "" for this one, and that has `physical` bytes of RAM. */
+int64_t memory_limit_below(const char *root, int64_t physical);
+
+#endif
