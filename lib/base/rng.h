@@ -19,10 +19,17 @@ static inline uint64_t rng_u64(uint64_t key, uint64_t counter)
     return rng_mix(rng_mix(key + 0x9e3779b97f4a7c15u) + counter * 0x9e3779b97f4a7c15u);
 }
 
+/* The upper 52 bits as the middle of one of 2^52 equal intervals of (0, 1). With one bit more the largest
+ * would round to 1. */
+static inline double rng_unit(uint64_t bits)
+{
+    return ((double)(bits >> 12) + 0.5) * 0x1p-52;
+}
+
 /* Uniform in (0, 1), never 0 or 1. */
 static inline double rng_uniform(uint64_t key, uint64_t counter)
 {
-    return ((double)(rng_u64(key, counter) >> 11) + 0.5) * 0x1p-53;
+    return rng_unit(rng_u64(key, counter));
 }
 
 /* Standard normal (Box-Muller). */
