@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "cost/project.h"
 #include "quant/quant.h"
@@ -72,13 +72,6 @@ struct fisher {
     struct projection_times times;
     const struct allot_progress *progress;
 };
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- Which tensors lack what --------------------------------------------------------------------- */
 

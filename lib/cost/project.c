@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "gguf/convert.h"
 #include "net/gemm.h"
@@ -115,13 +115,6 @@ static void workers_collect(struct workers *w, struct projection *p, struct proj
         times->quantize += w->all[i].times.quantize;
         times->product += w->all[i].times.product;
     }
-}
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* errors[j] (n_rows, n_in) = dequant(quant_j(w)) - w for every type. */
