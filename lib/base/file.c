@@ -56,14 +56,12 @@ void file_remove_temporaries(void)
     errno = saved;
 }
 
-/* The cause of the last failure, in the words users search for. */
-static const char *cause(void)
+const char *file_cause(void)
 {
     return errno == ENOSPC ? "no space left on the device" : strerror(errno);
 }
 
-/* The folder part of a path ("." if none); caller frees. */
-static char *folder_of(const char *path)
+char *file_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
@@ -72,37 +70,49 @@ static char *folder_of(const char *path)
     return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
 }
 
-/* An existing target must be a regular file: renaming over a device or a pipe would destroy it. A
- * link is resolved, so that it goes on pointing at what it points at. */
-static allot_status resolve_target(char **resolved, const char *path, struct allot_error *err)
-{
-    struct stat st;
-
-    if (path[0] == '\0')
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "the output path is empty");
-    *resolved = NULL;
-    if (stat(path, &st) == 0) {
-        if (S_ISDIR(st.st_mode))
-            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: it is a folder", path);
-        if (!S_ISREG(st.st_mode))
-            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: it is not a regular file", path);
-        *resolved = realpath(path, NULL);
-    }
-    if (!*resolved)
-        *resolved = strdup(path);
-    return *resolved ? ALLOT_OK : allot_fail_memory(err, strlen(path) + 1, "a path");
-}
-
 static allot_status check_folder(const char *folder, const char *path, struct allot_error *err)
 {
     struct stat st;
 
     if (stat(folder, &st) != 0)
         return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: folder %s: %s", path, folder,
-                          errno == ENOENT ? "no such folder" : cause());
+                          errno == ENOENT ? "no such folder" : file_cause());
     if (!S_ISDIR(st.st_mode))
         return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s is not a folder", path, folder);
     return ALLOT_OK;
+}
+
+allot_status file_resolve_target(char **resolved, char **folder, const char *path, struct allot_error *err)
+{
+    struct stat st;
+    char *target = NULL, *its_folder = NULL;
+    allot_status status;
+
+    if (path[0] == '\0')
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "the output path is empty");
+    if (stat(path, &st) == 0) {
+        if (!S_ISREG(st.st_mode))
+            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: it is %s", path,
+                              S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
+        target = realpath(path, NULL);
+    }
+    if (!target)
+        target = strdup(path);
+    its_folder = target ? file_folder(target) : NULL;
+    if (!its_folder) {
+        status = allot_fail_memory(err, strlen(path) + 1, "a path");
+        goto failed;
+    }
+    status = check_folder(its_folder, path, err);
+    if (status)
+        goto failed;
+    *resolved = target;
+    *folder = its_folder;
+    return ALLOT_OK;
+failed:
+    free(target);
+    free(its_folder);
+    return status;
 }
 
 /* Creates a file of a new name in the folder (mode as for any new file, unlike mkstemp's). */
@@ -137,20 +147,12 @@ allot_status file_output_open(struct file_output *out, const char *path, struct 
     char *folder = NULL;
     allot_status status;
 
-    status = resolve_target(&o.path, path, err);
+    status = file_resolve_target(&o.path, &folder, path, err);
     if (status)
         return status;
-    folder = folder_of(o.path);
-    if (!folder) {
-        status = allot_fail_memory(err, strlen(path) + 1, "a path");
-        goto cleanup;
-    }
-    status = check_folder(folder, path, err);
-    if (status)
-        goto cleanup;
     o.fd = create_temporary(folder, &o.temp_path);
     if (o.fd < 0) {
-        status = allot_fail(err, ALLOT_ERR_IO, "cannot write %s: folder %s: %s", path, folder, cause());
+        status = allot_fail(err, ALLOT_ERR_IO, "cannot write %s: folder %s: %s", path, folder, file_cause());
         goto cleanup;
     }
     if (!register_temporary(o.temp_path)) {
@@ -179,7 +181,7 @@ allot_status file_output_write(struct file_output *out, const void *bytes, size_
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0)
-            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", out->path, cause());
+            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", out->path, file_cause());
         p += done;
         n -= (size_t)done;
     }
@@ -189,7 +191,7 @@ allot_status file_output_write(struct file_output *out, const void *bytes, size_
 /* Makes a rename survive a power cut. File systems that cannot sync a folder do without. */
 static void sync_folder_of(const char *path)
 {
-    char *folder = folder_of(path);
+    char *folder = file_folder(path);
     int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 
     if (fd >= 0) {
@@ -209,26 +211,28 @@ static void forget_output(struct file_output *out)
     *out = (struct file_output){.fd = -1};
 }
 
-allot_status file_output_commit(struct file_output *out, struct allot_error *err)
+bool file_replace(int fd, const char *path, const char *target)
 {
     struct stat st;
-    int fd = out->fd;
 
-    /* A replaced file keeps its permissions where that is allowed. */
-    if (stat(out->path, &st) == 0)
+    if (stat(target, &st) == 0)
         (void)!fchmod(fd, st.st_mode & 07777);
-    if (fsync(fd) != 0)
-        goto fail;
-    out->fd = -1;
-    if (close(fd) != 0 || rename(out->temp_path, out->path) != 0)
-        goto fail;
-    sync_folder_of(out->path);
+    if (rename(path, target) != 0)
+        return false;
+    sync_folder_of(target);
+    return true;
+}
+
+allot_status file_output_commit(struct file_output *out, struct allot_error *err)
+{
+    if (fsync(out->fd) != 0 || !file_replace(out->fd, out->temp_path, out->path)) {
+        allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", out->path, file_cause());
+        file_output_abandon(out);
+        return ALLOT_ERR_IO;
+    }
+    close(out->fd);
     forget_output(out);
     return ALLOT_OK;
-fail:
-    allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", out->path, cause());
-    file_output_abandon(out);
-    return ALLOT_ERR_IO;
 }
 
 void file_output_abandon(struct file_output *out)
@@ -267,7 +271,7 @@ allot_status file_pwrite_all(int fd, const void *bytes, size_t n, int64_t offset
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0)
-            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", path, cause());
+            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", path, file_cause());
         p += done;
         n -= (size_t)done;
         offset += done;
@@ -282,9 +286,9 @@ static allot_status open_regular(int *out, struct stat *st, const char *path, st
 
     if (fd < 0)
         return allot_fail(err, ALLOT_ERR_IO, "cannot read %s: %s", path,
-                          errno == ENOENT ? "no such file" : cause());
+                          errno == ENOENT ? "no such file" : file_cause());
     if (fstat(fd, st) != 0)
-        allot_fail(err, ALLOT_ERR_IO, "cannot read %s: %s", path, cause());
+        allot_fail(err, ALLOT_ERR_IO, "cannot read %s: %s", path, file_cause());
     else if (S_ISDIR(st->st_mode))
         allot_fail(err, ALLOT_ERR_IO, "cannot read %s: it is a folder", path);
     else if (!S_ISREG(st->st_mode))
@@ -316,7 +320,7 @@ allot_status file_map_open(struct file_map *map, const char *path, struct allot_
     if (m.size > 0)
         data = mmap(NULL, m.size, PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
-        status = allot_fail(err, ALLOT_ERR_IO, "cannot map %s: %s", path, cause());
+        status = allot_fail(err, ALLOT_ERR_IO, "cannot map %s: %s", path, file_cause());
         free(m.path);
         goto cleanup;
     }
@@ -346,7 +350,7 @@ allot_status file_identify(struct file_identity *id, const char *path, struct al
 
     if (stat(path, &st) != 0)
         return allot_fail(err, ALLOT_ERR_IO, "cannot read %s: %s", path,
-                          errno == ENOENT ? "no such file" : cause());
+                          errno == ENOENT ? "no such file" : file_cause());
     if (!S_ISREG(st.st_mode))
         return allot_fail(err, ALLOT_ERR_IO, "cannot read %s: it is %s", path,
                           S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
@@ -371,18 +375,10 @@ allot_status file_require_space(const char *path, int64_t bytes, struct allot_er
     char want[32], have[32];
     struct statvfs fs;
     uint64_t free_bytes;
-    allot_status status = resolve_target(&resolved, path, err);
+    allot_status status = file_resolve_target(&resolved, &folder, path, err);
 
     if (status)
         return status;
-    folder = folder_of(resolved);
-    if (!folder) {
-        status = allot_fail_memory(err, strlen(path) + 1, "a path");
-        goto cleanup;
-    }
-    status = check_folder(folder, path, err);
-    if (status)
-        goto cleanup;
     if (statvfs(folder, &fs) != 0)
         goto cleanup; /* unknown: the write itself will tell */
     free_bytes = (uint64_t)fs.f_bavail * (uint64_t)fs.f_frsize;

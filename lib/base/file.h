@@ -18,8 +18,7 @@ struct file_output {
 /* Errors name the folder and why (absent, not a directory, no permission). */
 allot_status file_output_open(struct file_output *out, const char *path, struct allot_error *err);
 /* Writes all n bytes, or fails naming the path and cause (ENOSPC as "no space left"). */
-allot_status file_output_write(struct file_output *out, const void *bytes, size_t n,
-                               struct allot_error *err);
+allot_status file_output_write(struct file_output *out, const void *bytes, size_t n, struct allot_error *err);
 allot_status file_output_commit(struct file_output *out, struct allot_error *err);
 void file_output_abandon(struct file_output *out);
 
@@ -32,6 +31,23 @@ void file_remove_temporaries(void);
 /* Writes n bytes at offset of an open fd (loops over short writes and EINTR); `path` is for the message. */
 allot_status file_pwrite_all(int fd, const void *bytes, size_t n, int64_t offset, const char *path,
                              struct allot_error *err);
+
+/* ---- For outputs of other kinds -------------------------------------------------------------- */
+
+/* The cause of the last failure (errno), in the words users search for. */
+const char *file_cause(void);
+/* The folder part of a path ("." if none); caller frees. NULL: no memory. */
+char *file_folder(const char *path);
+
+/* Where an output is to go. An existing target must be a regular file: renaming over a device or a pipe
+ * would destroy it. A link is resolved, so that it goes on pointing at what it points at. Its folder must
+ * exist. Caller frees both. */
+allot_status file_resolve_target(char **resolved, char **folder, const char *path, struct allot_error *err);
+
+/* Renames the file `path`, open and synced as fd, over the target, whose permissions it takes over if there
+ * is one and that is allowed; the new name survives a power cut where the file system can sync a folder.
+ * False (errno says why): nothing was renamed. */
+bool file_replace(int fd, const char *path, const char *target);
 
 /* ---- Input ---------------------------------------------------------------------------------- */
 struct file_map {

@@ -354,6 +354,21 @@ static void test_map(void **state)
     unlink(fifo);
 }
 
+static void test_folders(void **state)
+{
+    static const char *const rows[][2] = {
+        {"a", "."}, {"a/b", "a"}, {"/a", "/"}, {"a/b/c", "a/b"}, {"./a", "."}, {"a/", "a"}, {"", "."},
+    };
+
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        char *got = file_folder(rows[r][0]);
+
+        assert_string_equal(got, rows[r][1]);
+        free(got);
+    }
+}
+
 static void test_identity(void **state)
 {
     const char *path = in_folder("in");
@@ -403,6 +418,7 @@ int main(void)
         cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_many_outputs),
         cmocka_unit_test(test_map),
+        cmocka_unit_test(test_folders),
         cmocka_unit_test(test_identity),
         cmocka_unit_test(test_space),
     };
