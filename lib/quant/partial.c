@@ -20,17 +20,9 @@ enum { MAGIC_BYTES = 16, KEY_BYTES = 64, BOOT_BYTES = 16 };
 static const char journal_magic[MAGIC_BYTES + 1] = "allot-partial-1\n";
 _Static_assert(MAGIC_BYTES + KEY_BYTES + BOOT_BYTES + 3 * 8 == PARTIAL_JOURNAL_BYTES, "journal layout");
 
-/* Bytes between two syncs: what a power cut can cost. */
-#define SYNC_INTERVAL (64ll << 20)
-
-static const char *cause(void)
-{
-    return errno == ENOSPC ? "no space left on the device" : strerror(errno);
-}
-
 static allot_status fail_write(const struct partial *p, struct allot_error *err)
 {
-    return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", p->path, cause());
+    return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", p->path, file_cause());
 }
 
 /* Identifies the running kernel's boot: what was written since is still in its cache even if it was
@@ -102,44 +94,18 @@ static bool read_journal(struct partial *p, int64_t offset, int64_t n_tensors)
     return true;
 }
 
-/* The folder part of a path; caller frees. */
-static char *folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return strdup(".");
-    return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
-}
-
 static allot_status resolve_paths(struct partial *p, const char *out_path, struct allot_error *err)
 {
-    struct stat st;
-    if (out_path[0] == '\0')
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "the output path is empty");
-    if (stat(out_path, &st) == 0) {
-        if (!S_ISREG(st.st_mode))
-            return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: it is %s", out_path,
-                              S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
-        p->target = realpath(out_path, NULL);
-    }
-    if (!p->target)
-        p->target = strdup(out_path);
-    if (!p->target || asprintf(&p->path, "%s.allot-partial", p->target) < 0) {
-        p->path = NULL;
-        return allot_fail_memory(err, strlen(out_path) + 16, "a path");
-    }
-
-    char *folder = folder_of(p->target);
-    if (!folder)
-        return allot_fail_memory(err, strlen(out_path) + 1, "a path");
-    allot_status status = ALLOT_OK;
-    if (stat(folder, &st) != 0)
-        status = allot_fail(err, ALLOT_ERR_IO, "cannot write %s: folder %s: %s", out_path, folder,
-                            errno == ENOENT ? "no such folder" : cause());
-    else if (!S_ISDIR(st.st_mode))
-        status = allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s is not a folder", out_path, folder);
+    char *folder = NULL;
+    allot_status status = file_resolve_target(&p->target, &folder, out_path, err);
+    if (status)
+        return status;
     free(folder);
-    return status;
+    if (asprintf(&p->path, "%s.allot-partial", p->target) < 0) {
+        p->path = NULL;
+        return allot_fail_memory(err, strlen(p->target) + 16, "a path");
+    }
+    return ALLOT_OK;
 }
 
 /* Opens and locks; true in *again when another run renamed or removed the file in between. */
@@ -176,7 +142,7 @@ static void close_fd(struct partial *p)
 allot_status partial_open(struct partial *p, const char *out_path, int64_t file_size, const char *key,
                           int64_t n_tensors, struct allot_error *err)
 {
-    *p = (struct partial){.fd = -1, .file_size = file_size};
+    *p = (struct partial){.fd = -1, .file_size = file_size, .sync_interval = PARTIAL_SYNC_INTERVAL};
     snprintf(p->key, sizeof p->key, "%s", key);
     allot_status status = resolve_paths(p, out_path, err);
     bool again = status == ALLOT_OK;
@@ -250,7 +216,7 @@ allot_status partial_advance(struct partial *p, int64_t n_bytes, bool floored, s
     p->finished++;
     p->floored += floored;
     p->unsynced += n_bytes;
-    if (p->unsynced >= SYNC_INTERVAL) {
+    if (p->unsynced >= p->sync_interval) {
         if (fdatasync(p->fd) != 0)
             return fail_write(p, err);
         p->durable = p->finished;
@@ -275,31 +241,18 @@ allot_status partial_seal(struct partial *p, const void *header, size_t n, struc
     return fsync(p->fd) == 0 ? ALLOT_OK : fail_write(p, err);
 }
 
-allot_status partial_trim(struct partial *p, struct allot_error *err)
-{
-    return ftruncate(p->fd, (off_t)p->file_size) == 0 && fsync(p->fd) == 0 ? ALLOT_OK : fail_write(p, err);
-}
-
+/* The bytes are synced already. Should a power cut undo the cut but not the rename, the journal behind the
+ * end disturbs no reader. */
 allot_status partial_commit(struct partial *p, struct allot_error *err)
 {
-    struct stat st;
-    /* A replaced file keeps its permissions where that is allowed. */
-    if (stat(p->target, &st) == 0)
-        (void)!fchmod(p->fd, st.st_mode & 07777);
-    if (rename(p->path, p->target) != 0)
-        return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", p->target, cause());
+    if (ftruncate(p->fd, (off_t)p->file_size) != 0)
+        return fail_write(p, err);
+    if (!file_replace(p->fd, p->path, p->target))
+        return allot_fail(err, ALLOT_ERR_IO, "cannot write %s: %s", p->target, file_cause());
+    (void)!fsync(p->fd);
     free(p->path);
     p->path = NULL;
     close_fd(p);
-
-    /* So that the new name survives a power cut; some file systems cannot, and do without. */
-    char *folder = folder_of(p->target);
-    const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    free(folder);
     return ALLOT_OK;
 }
 

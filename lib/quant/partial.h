@@ -13,13 +13,16 @@ struct partial {
     char *path;   /* target + ".allot-partial" */
     int fd;       /* -1 when closed */
     int64_t file_size;
-    char key[65];     /* says of which job the bytes are */
-    int64_t finished; /* tensors */
-    int64_t floored;  /* of them, see struct quantize_result */
-    int64_t durable;  /* finished tensors that survive a power cut */
-    int64_t unsynced; /* bytes written since the last sync */
+    char key[65];          /* says of which job the bytes are */
+    int64_t finished;      /* tensors */
+    int64_t floored;       /* of them, see struct quantize_result */
+    int64_t durable;       /* finished tensors that survive a power cut */
+    int64_t unsynced;      /* bytes written since the last sync */
+    int64_t sync_interval; /* as many may be; partial_open sets PARTIAL_SYNC_INTERVAL */
 };
 
+/* Bytes between two syncs: what a power cut can cost. */
+#define PARTIAL_SYNC_INTERVAL (64ll << 20)
 /* Bytes at the head of the file that a journal takes; no header is shorter. */
 #define PARTIAL_JOURNAL_BYTES 120
 
@@ -42,13 +45,12 @@ allot_status partial_read(const struct partial *p, void *bytes, size_t n, int64_
 /* Notes that one more tensor, whose n bytes have been written, is finished. */
 allot_status partial_advance(struct partial *p, int64_t n_bytes, bool floored, struct allot_error *err);
 
-/* Writes the header (keeping the journal behind the end, so that a kill here loses nothing) and syncs. */
+/* Writes the header and syncs. The file is then complete under p->path; the journal is kept behind its end,
+ * where no reader looks, so that a kill loses nothing. */
 allot_status partial_seal(struct partial *p, const void *header, size_t n, struct allot_error *err);
 
-/* Cuts the journal off; the file is then complete under p->path. */
-allot_status partial_trim(struct partial *p, struct allot_error *err);
-
-/* Renames it to the target and closes. */
+/* Cuts the journal off, renames the file to the target and closes: the only moment at which a kill can lose
+ * it lies between the first two. */
 allot_status partial_commit(struct partial *p, struct allot_error *err);
 
 /* Closes; removes the file unless it is to be resumed. Harmless after a commit. */

@@ -424,9 +424,9 @@ static allot_status write_all(struct run *run, struct quantize_result *result, s
     if (!status)
         status = hash_output(run, result->sha256, err);
     if (!status)
-        status = partial_trim(&run->partial, err);
-    if (!status)
         status = verify_output(run, err);
+    if (!status)
+        status = allot_report(run->progress, err, "checksum", run->file_size, run->file_size);
     if (status)
         return status;
     result->file_bytes = run->file_size;
@@ -455,6 +455,8 @@ allot_status quantize_write(const struct quantize_job *job, struct pool *pool, s
         status = job_key(&run, key, err);
     if (!status)
         status = partial_open(&run.partial, job->out_path, run.file_size, key, job->model->n_tensors, err);
+    if (!status && job->sync_interval > 0)
+        run.partial.sync_interval = job->sync_interval;
     if (!status)
         status = write_all(&run, &found, err);
     if (!status)

@@ -22,8 +22,9 @@ struct quantize_job {
     const struct quantize_key *keys;
     size_t n_keys;
     const char *out_path;
-    const char *identity; /* hash of everything the tensor bytes depend on (model, imatrix, ggml
-                             version); an unfinished file of another identity is not resumed */
+    const char *identity;  /* hash of everything the tensor bytes depend on (model, imatrix, ggml
+                              version); an unfinished file of another identity is not resumed */
+    int64_t sync_interval; /* bytes of finished tensors that a power cut may cost; 0: 64 MiB */
 };
 
 struct quantize_result {

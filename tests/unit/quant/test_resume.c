@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
+
 /* Asks to stop, or kills the process, at the stop-th report of the stage. */
 struct stop {
     const char *stage;
@@ -35,6 +37,24 @@ static void assert_output_is_complete(void)
     gguf_model_close(written);
 }
 
+/* Interrupts a job at the k-th report of the stage: the partial file stays, the target is not touched. */
+static void interrupt_job(const struct quantize_job *job, const char *stage, int k)
+{
+    struct stop stop = {.stage = stage, .at = k};
+    const struct allot_progress progress = {.report = stop_at, .user = &stop};
+    struct quantize_result result = {.file_bytes = -1};
+    struct allot_error err;
+    assert_int_equal(run_job(job, &result, &progress, &err), ALLOT_ERR_INTERRUPTED);
+    assert_int_equal(result.file_bytes, -1);
+    assert_true(exists(PARTIAL) && !exists(OUT));
+}
+
+static void interrupt_at(const char *stage, int k)
+{
+    const struct quantize_job job = plain_job();
+    interrupt_job(&job, stage, k);
+}
+
 /* Finishes what was begun and checks the result against the uninterrupted run. */
 static void finish_and_compare(int64_t least_resumed, int64_t most_resumed)
 {
@@ -49,19 +69,18 @@ static void finish_and_compare(int64_t least_resumed, int64_t most_resumed)
     unlink(OUT);
 }
 
+/* The last of them come when the output is complete: before its checksum, and when it has been verified. */
+static const struct {
+    const char *stage;
+    int at;
+} final_reports[] = {{"checksum", 0}, {"checksum", 1}};
+enum { N_FINAL_REPORTS = sizeof final_reports / sizeof final_reports[0] };
+
 static void interrupted_runs_resume(void **state)
 {
     (void)state;
     for (int k = 0; k <= model->n_tensors; k++) {
-        struct stop stop = {.stage = "quantize", .at = k};
-        const struct allot_progress progress = {.report = stop_at, .user = &stop};
-        const struct quantize_job job = plain_job();
-        struct quantize_result result = {.file_bytes = -1};
-        struct allot_error err;
-        assert_int_equal(run_job(&job, &result, &progress, &err), ALLOT_ERR_INTERRUPTED);
-        assert_int_equal(result.file_bytes, -1);
-        assert_false(exists(OUT));
-        assert_true(exists(PARTIAL));
+        interrupt_at("quantize", k);
         finish_and_compare(k, k); /* the first report comes before any work */
     }
 }
@@ -70,21 +89,10 @@ static void interrupted_runs_resume(void **state)
 static void runs_interrupted_again_and_again_resume(void **state)
 {
     (void)state;
-    for (int k = 0; k < model->n_tensors; k++) {
-        struct stop stop = {.stage = "quantize", .at = 1};
-        const struct allot_progress progress = {.report = stop_at, .user = &stop};
-        const struct quantize_job job = plain_job();
-        struct quantize_result result;
-        struct allot_error err;
-        assert_int_equal(run_job(&job, &result, &progress, &err), ALLOT_ERR_INTERRUPTED);
-    }
-    struct stop stop = {.stage = "checksum", .at = 0};
-    const struct allot_progress progress = {.report = stop_at, .user = &stop};
-    const struct quantize_job job = plain_job();
-    struct quantize_result result;
-    struct allot_error err;
-    assert_int_equal(run_job(&job, &result, &progress, &err), ALLOT_ERR_INTERRUPTED);
-    assert_true(exists(PARTIAL) && !exists(OUT));
+    for (int k = 0; k < model->n_tensors; k++)
+        interrupt_at("quantize", 1);
+    for (int i = 0; i < N_FINAL_REPORTS; i++)
+        interrupt_at(final_reports[i].stage, final_reports[i].at);
     finish_and_compare(model->n_tensors, model->n_tensors);
 }
 
@@ -110,29 +118,39 @@ static bool run_in_child(const struct allot_progress *progress, useconds_t kill_
     return WIFSIGNALED(status);
 }
 
+static void kill_at(const char *stage, int k)
+{
+    struct stop stop = {.stage = stage, .at = k, .kill = true};
+    const struct allot_progress progress = {.report = stop_at, .user = &stop};
+    assert_true(run_in_child(&progress, 0));
+    assert_false(exists(OUT));
+}
+
 static void killed_runs_resume(void **state)
 {
     (void)state;
     for (int k = 0; k <= model->n_tensors; k++) {
-        struct stop stop = {.stage = "quantize", .at = k, .kill = true};
-        const struct allot_progress progress = {.report = stop_at, .user = &stop};
-        assert_true(run_in_child(&progress, 0));
-        assert_false(exists(OUT));
+        kill_at("quantize", k);
         finish_and_compare(k, k);
     }
-    struct stop stop = {.stage = "checksum", .at = 0, .kill = true};
-    const struct allot_progress progress = {.report = stop_at, .user = &stop};
-    assert_true(run_in_child(&progress, 0));
-    finish_and_compare(model->n_tensors, model->n_tensors);
+    for (int i = 0; i < N_FINAL_REPORTS; i++) {
+        kill_at(final_reports[i].stage, final_reports[i].at);
+        finish_and_compare(model->n_tensors, model->n_tensors);
+    }
 }
 
 /* At any moment, not only between tensors. */
 static void runs_killed_at_random_times_resume(void **state)
 {
     (void)state;
+    enum { TRIALS = 40 };
     int n_killed = 0;
-    for (uint64_t trial = 0; trial < 40; trial++) {
-        const bool killed = run_in_child(NULL, 200 + (useconds_t)(rng_u64(seed, trial) % 30000));
+    const double start_time = seconds_now();
+    assert_false(run_in_child(NULL, 0));
+    const uint64_t whole = 1 + (uint64_t)(1e6 * (seconds_now() - start_time));
+    unlink(OUT);
+    for (uint64_t trial = 0; trial < TRIALS; trial++) {
+        const bool killed = run_in_child(NULL, 1 + (useconds_t)(rng_u64(seed, trial) % whole));
         n_killed += killed;
         if (!exists(OUT)) {
             assert_true(killed);
@@ -142,7 +160,8 @@ static void runs_killed_at_random_times_resume(void **state)
         assert_output_is_complete(); /* killed after its last step, if at all */
         unlink(OUT);
     }
-    print_message("killed %d of 40\n", n_killed);
+    print_message("killed %d of %d within %llu us\n", n_killed, TRIALS, (unsigned long long)whole);
+    assert_true(n_killed > TRIALS / 4);
 }
 
 /* What was left behind by another job is not continued. */
@@ -150,8 +169,6 @@ static void other_jobs_are_not_continued(void **state)
 {
     (void)state;
     for (int difference = 0; difference < 4; difference++) {
-        struct stop stop = {.stage = "quantize", .at = 5};
-        const struct allot_progress progress = {.report = stop_at, .user = &stop};
         const struct quantize_key key = {.key = "allot.test", .str = "x"};
         struct quantize_job other = plain_job();
         enum ggml_type *other_types = malloc((size_t)model->n_tensors * sizeof *types);
@@ -163,9 +180,7 @@ static void other_jobs_are_not_continued(void **state)
         other.file_type = difference == 2 ? 14 : 15;
         other.keys = &key;
         other.n_keys = difference == 3;
-        struct quantize_result result;
-        struct allot_error err;
-        assert_int_equal(run_job(&other, &result, &progress, &err), ALLOT_ERR_INTERRUPTED);
+        interrupt_job(&other, "quantize", 5);
         finish_and_compare(0, 0);
         free(other_types);
     }
@@ -177,12 +192,7 @@ static void damaged_partial_files_are_started_over(void **state)
     static const uint8_t ones[8] = {255, 255, 255, 255, 255, 255, 255, 255};
     static const uint8_t many[8] = {200};
     for (int damage = 0; damage < 6; damage++) {
-        struct stop stop = {.stage = "quantize", .at = 5};
-        const struct allot_progress progress = {.report = stop_at, .user = &stop};
-        const struct quantize_job job = plain_job();
-        struct quantize_result result;
-        struct allot_error err;
-        assert_int_equal(run_job(&job, &result, &progress, &err), ALLOT_ERR_INTERRUPTED);
+        interrupt_at("quantize", 5);
         if (damage == 0)
             overwrite(PARTIAL, 3, "?", 1); /* magic */
         else if (damage == 1)
@@ -201,18 +211,50 @@ static void damaged_partial_files_are_started_over(void **state)
     finish_and_compare(0, 0);
 }
 
-/* After a reboot only what was synced counts; these small files never were. */
+/* Tensors that are synced when so many are finished and a sync is due after every `interval` bytes. */
+static int64_t count_durable(int64_t interval, int64_t finished)
+{
+    int64_t durable = 0, unsynced = 0;
+    for (int64_t i = 0; i < finished; i++) {
+        const struct gguf_tensor *t = &model->tensors[i];
+        unsynced += (int64_t)ggml_row_size(types[i], t->ne[0]) * t->n_rows;
+        if (unsynced < interval)
+            continue;
+        durable = i + 1;
+        unsynced = 0;
+    }
+    return durable;
+}
+
+/* After a reboot only what was synced counts. */
 static void another_boot_distrusts_what_was_not_synced(void **state)
 {
     (void)state;
-    struct stop stop = {.stage = "quantize", .at = 5};
-    const struct allot_progress progress = {.report = stop_at, .user = &stop};
-    const struct quantize_job job = plain_job();
-    struct quantize_result result;
-    struct allot_error err;
-    assert_int_equal(run_job(&job, &result, &progress, &err), ALLOT_ERR_INTERRUPTED);
-    overwrite(PARTIAL, 80, "another boot id.", 16);
-    finish_and_compare(0, 0);
+    static const int64_t intervals[] = {0, 1, 3000, 10000, 1 << 30};
+    int n_between = 0;
+    for (size_t i = 0; i < sizeof intervals / sizeof intervals[0]; i++) {
+        for (int k = 0; k <= model->n_tensors; k++) {
+            struct quantize_job job = plain_job();
+            job.sync_interval = intervals[i];
+            interrupt_job(&job, "quantize", k);
+            overwrite(PARTIAL, 80, "another boot id.", 16);
+            const int64_t durable = intervals[i] ? count_durable(intervals[i], k) : 0;
+            n_between += durable > 0 && durable < k;
+            finish_and_compare(durable, durable);
+        }
+    }
+    assert_true(n_between > 5);
+}
+
+/* The complete file was synced, whatever the interval. */
+static void another_boot_trusts_the_complete_file(void **state)
+{
+    (void)state;
+    struct stat st;
+    interrupt_at("checksum", 0);
+    assert_int_equal(stat(PARTIAL, &st), 0);
+    overwrite(PARTIAL, st.st_size - 40, "another boot id.", 16); /* the journal is behind the end */
+    finish_and_compare(model->n_tensors, model->n_tensors);
 }
 
 /* ---- Two runs ----------------------------------------------------------------------------------------- */
@@ -314,6 +356,7 @@ int main(void)
         cmocka_unit_test(other_jobs_are_not_continued),
         cmocka_unit_test(damaged_partial_files_are_started_over),
         cmocka_unit_test(another_boot_distrusts_what_was_not_synced),
+        cmocka_unit_test(another_boot_trusts_the_complete_file),
         cmocka_unit_test(floored_tensors_are_counted),
         cmocka_unit_test(a_second_run_is_refused),
     };
