@@ -4,6 +4,8 @@
  * where a hierarchy (or, in a container, the part of it below some group) is mounted. */
 #include "base/memory.h"
 
+#include "base/error.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -161,4 +163,13 @@ int64_t memory_limit(void)
 {
     const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     return memory_limit_below("", pages > 0 && page_bytes > 0 ? (int64_t)pages * page_bytes : INT64_MAX);
+}
+
+allot_status memory_require(int64_t bytes, const char *what, const char *advice, struct allot_error *err)
+{
+    double limit = (double)memory_limit();
+    if ((double)bytes <= 0.9 * limit)
+        return ALLOT_OK;
+    return allot_fail(err, ALLOT_ERR_MEMORY, "%s would take %.1f GB, and there are %.1f GB: %s", what,
+                      (double)bytes / 1e9, limit / 1e9, advice);
 }

@@ -10,6 +10,10 @@
  * nothing is known. */
 int64_t memory_limit(void);
 
+/* Fails (ALLOT_ERR_MEMORY) if a job of so many bytes would not fit into nine tenths of memory_limit: one line
+ * now, with the advice, instead of a machine that swaps or a killed process after an hour. */
+allot_status memory_require(int64_t bytes, const char *what, const char *advice, struct allot_error *err);
+
 /* The same of a system whose files (/proc/self/cgroup, /proc/self/mountinfo and the mount points named there)
  * lie below the folder `root`, "" for this one, and that has `physical` bytes of RAM. */
 int64_t memory_limit_below(const char *root, int64_t physical);

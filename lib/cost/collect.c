@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 /* Tokens that one call of a layer works on: enough for full speed, few enough to stay small. */
 enum { GROUP_TOKENS = 4096, COLUMNS_PER_ITEM = 64 };
@@ -115,10 +116,13 @@ allot_status imatrix_collect(struct imatrix *out, const struct net *net, struct 
     struct imatrix im = {0};
     struct allot_progress renamed = {.report = report_imatrix, .user = (void *)(uintptr_t)progress};
     bool reports = progress != NULL && progress->report != NULL;
+    allot_status status = memory_require((int64_t)sizeof(float) * n * net->n_embd,
+                                         "the states of all windows", "use fewer windows", err);
+    if (status != ALLOT_OK)
+        return status;
     c.sums = calloc((size_t)n_tensors, sizeof *c.sums);
     c.counts = calloc((size_t)n_tensors, sizeof *c.counts);
     float *x = malloc(sizeof *x * (size_t)(n * net->n_embd));
-    allot_status status = ALLOT_OK;
     if (c.sums == NULL || c.counts == NULL || x == NULL)
         status = allot_fail_memory(err, sizeof *x * (size_t)(n * net->n_embd), "the states of all windows");
     if (status == ALLOT_OK) {

@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "cost/project.h"
 #include "quant/quant.h"
 
@@ -238,21 +238,6 @@ static allot_status fisher_done(void *user, const struct gguf_tensor *tensor, st
 
 /* ---- The run ------------------------------------------------------------------------------------------ */
 
-/* Better one line now than a machine that swaps, or a killed process after an hour. */
-static allot_status check_memory(const struct fisher *f, const struct text_windows *windows,
-                                 struct allot_error *err)
-{
-    double needed = (double)net_backward_bytes(f->net, windows->n, windows->n_ctx, pool_threads(f->pool));
-    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    if (needed < 0.9 * memory)
-        return ALLOT_OK;
-    return allot_fail(err, ALLOT_ERR_MEMORY,
-                      "costs from %" PRId64 " sequences of %" PRId32
-                      " tokens need %.1f GB, this machine has %.1f GB: "
-                      "use fewer sequences or tokens",
-                      windows->n, windows->n_ctx, needed / 1e9, memory / 1e9);
-}
-
 static allot_status run_passes(struct fisher *f, const struct text_windows *windows,
                                struct fisher_result *result, struct allot_error *err)
 {
@@ -262,7 +247,9 @@ static allot_status run_passes(struct fisher *f, const struct text_windows *wind
         .user = f, .wants = fisher_wants, .map = fisher_map, .lookup = fisher_lookup, .done = fisher_done};
     struct net_targets targets = {0};
     size_t state = sizeof(float) * (size_t)(f->n_tokens * net->n_embd);
-    allot_status status = check_memory(f, windows, err);
+    allot_status status =
+        memory_require(net_backward_bytes(net, windows->n, windows->n_ctx, pool_threads(f->pool)),
+                       "the costs of these calibration sequences", "use fewer or shorter ones", err);
     if (status != ALLOT_OK)
         return status;
     float *x = malloc(state), *states = malloc(state * (size_t)net->n_layers);
