@@ -46,19 +46,6 @@ static int64_t count_infeasible(const struct gguf_model *model, const struct cos
     return n;
 }
 
-/* Tensors that none of the types suits; fisher_run counts them among those it had nothing to do for. */
-static int64_t count_unsuited(const struct cost_table *table, const struct calibration_result *result)
-{
-    int64_t n = result->fisher.n_tensors - table->n_expected;
-    return n > 0 ? n : 0;
-}
-
-static int64_t count_resumed(const struct cost_table *table, const struct calibration_result *result)
-{
-    int64_t n = result->fisher.n_resumed - count_unsuited(table, result);
-    return n > 0 ? n : 0;
-}
-
 static allot_status print_text(const struct model_job *job, const struct cost_table *table,
                                const struct calibration_result *result, struct allot_error *err)
 {
@@ -70,15 +57,15 @@ static allot_status print_text(const struct model_job *job, const struct cost_ta
     int64_t infeasible = count_infeasible(job->model, table);
     sum_types(sums, job->model, table);
 
-    printf("%s: costs of %" PRId64 " of %" PRId64 " tensors from %" PRId64 " tokens", job->archive_path,
-           table->n_measured, table->n_expected, table->set.n_tokens);
-    if (count_resumed(table, result))
-        printf(", %" PRId64 " of them from earlier runs", count_resumed(table, result));
+    printf("%s: costs of %" PRId64 " tensors from %" PRId64 " tokens", job->archive_path, table->n_measured,
+           table->set.n_tokens);
+    if (result->fisher.n_resumed)
+        printf(", %" PRId64 " of them from earlier runs", result->fisher.n_resumed);
     printf("\nforward %.1f s, backward and costs %.1f s\n", result->fisher.seconds_forward,
            result->fisher.seconds_backward);
-    if (count_unsuited(table, result))
+    if (result->fisher.n_unsuited)
         printf("%" PRId64 " tensors cannot take any of the types and keep theirs\n",
-               count_unsuited(table, result));
+               result->fisher.n_unsuited);
     if (infeasible)
         printf("%" PRId64 " times a type could not hold a tensor (NaN or Inf scales)\n", infeasible);
     printf("\nIf every tensor had the type:\n");
@@ -120,11 +107,10 @@ static allot_status print_json(const struct model_job *job, const struct cost_ta
     json_put(document, "params", json_text(table->set.params));
     json_put(document, "version", json_text(table->set.version));
     json_put(document, "tokens", json_integer(table->set.n_tokens));
-    json_put(document, "expected", json_integer(table->n_expected));
     json_put(document, "measured", json_integer(table->n_measured));
-    json_put(document, "unsuited", json_integer(count_unsuited(table, result)));
+    json_put(document, "unsuited", json_integer(result->fisher.n_unsuited));
     json_put(document, "infeasible", json_integer(count_infeasible(job->model, table)));
-    json_put(document, "resumed", json_integer(count_resumed(table, result)));
+    json_put(document, "resumed", json_integer(result->fisher.n_resumed));
     json_put(document, "seconds_forward", json_number(result->fisher.seconds_forward));
     json_put(document, "seconds_backward", json_number(result->fisher.seconds_backward));
     json_put(document, "seconds_quantize", json_number(result->fisher.seconds_quantize));

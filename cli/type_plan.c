@@ -25,11 +25,11 @@ static bool load_row(void *user, const char *tensor_name, const struct archive_c
     struct load_state *state = user;
     const struct gguf_tensor *tensor = gguf_model_tensor(state->model, tensor_name);
     const struct quant_type *type = quant_type_by_name(row->type);
-    if (!tensor || !type || !gguf_tensor_quantizable(tensor) || !quant_type_fits(type->type, tensor->ne[0]))
+    if (!tensor || !type || !state->table->types[type->type] || !gguf_tensor_quantizable(tensor) ||
+        !quant_type_fits(type->type, tensor->ne[0]))
         return false;
     struct tensor_costs *costs = &state->table->tensors[tensor - state->model->tensors];
     bool usable = row->feasible && isfinite(row->cost) && row->cost >= 0;
-    state->table->types[type->type] = true;
     state->table->n_measured += costs->n == 0 && costs->n_infeasible == 0;
     if (!usable) {
         costs->n_infeasible++;
@@ -42,20 +42,20 @@ static bool load_row(void *user, const char *tensor_name, const struct archive_c
     return false;
 }
 
-/* A tensor that none of the types suits has no costs and keeps its own type; one that only types in need of
- * an importance matrix suit may be uncovered by it. */
-static bool cost_expected(const struct cost_table *table, const struct gguf_tensor *tensor,
-                          const struct tensor_costs *costs)
+/* The types of the program's table that the set has finished. */
+static allot_status finished_types(bool *finished, struct archive *archive, int64_t set_id,
+                                   struct allot_error *err)
 {
-    if (costs->n || costs->n_infeasible)
-        return true;
-    for (int t = 0; t < GGML_TYPE_COUNT; t++) {
-        const struct quant_type *type = table->types[t] ? quant_type_find((enum ggml_type)t) : NULL;
-        if (type && !type->needs_imatrix && type->type != tensor->type &&
-            quant_type_fits(type->type, tensor->ne[0]))
-            return gguf_tensor_quantizable(tensor);
-    }
-    return false;
+    const char *names[GGML_TYPE_COUNT];
+    bool marks[GGML_TYPE_COUNT];
+    size_t n;
+    const struct quant_type *types = quant_types(&n);
+    for (size_t i = 0; i < n; i++)
+        names[i] = types[i].name;
+    allot_status status = archive_cost_finished(archive, set_id, names, n, marks, err);
+    for (size_t i = 0; status == ALLOT_OK && i < n; i++)
+        finished[types[i].type] = marks[i];
+    return status;
 }
 
 allot_status cost_table_load(struct cost_table *table, struct model_job *job,
@@ -68,14 +68,12 @@ allot_status cost_table_load(struct cost_table *table, struct model_job *job,
     table->tensors = calloc((size_t)model->n_tensors + 1, sizeof *table->tensors);
     if (!table->tensors)
         return allot_fail_memory(err, (size_t)model->n_tensors * sizeof *table->tensors, "costs");
-    allot_status status = archive_cost_each(job->archive, set->id, false, load_row, &state, err);
-    if (status != ALLOT_OK) {
+    allot_status status = finished_types(table->types, job->archive, set->id, err);
+    if (status == ALLOT_OK)
+        status = archive_cost_each(job->archive, set->id, false, load_row, &state, err);
+    if (status != ALLOT_OK)
         cost_table_release(table);
-        return status;
-    }
-    for (int64_t i = 0; i < model->n_tensors; i++)
-        table->n_expected += cost_expected(table, &model->tensors[i], &table->tensors[i]);
-    return ALLOT_OK;
+    return status;
 }
 
 void cost_table_release(struct cost_table *table)
@@ -84,37 +82,43 @@ void cost_table_release(struct cost_table *table)
     memset(table, 0, sizeof *table);
 }
 
+/* Says what the archive has instead of a finished set; `unfinished` is the newest that matches, or NULL. */
+static allot_status no_costs(const struct model_job *job, const struct archive_cost_set_info *unfinished,
+                             const char *imatrix_sha256, struct allot_error *err)
+{
+    if (unfinished)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "%s holds only unfinished costs of %s (set of %s, tensors done: %" PRId64
+                          "); the same 'allot cost' command finishes them",
+                          job->archive_path, job->model->path, unfinished->updated, unfinished->n_tensors);
+    return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s holds no costs of %s%s; 'allot cost' measures them",
+                      job->archive_path, job->model->path,
+                      !imatrix_sha256     ? ""
+                      : imatrix_sha256[0] ? " with this imatrix"
+                                          : " without an imatrix");
+}
+
 allot_status cost_table_newest(struct cost_table *table, struct model_job *job, const char *imatrix_sha256,
                                struct allot_error *err)
 {
     struct archive_cost_set_info *sets = NULL;
-    size_t n = 0, best = 0;
-    int64_t best_measured = -1, n_expected = 0;
+    const struct archive_cost_set_info *unfinished = NULL;
+    size_t n = 0;
+    bool found = false;
     allot_status status = archive_cost_sets(job->archive, job->sha256, &sets, &n, err);
     memset(table, 0, sizeof *table);
-    for (size_t i = 0; status == ALLOT_OK && i < n; i++) {
+    for (size_t i = 0; status == ALLOT_OK && !found && i < n; i++) {
         if (imatrix_sha256 && strcmp(imatrix_sha256, sets[i].imatrix_sha256) != 0)
             continue;
         status = cost_table_load(table, job, &sets[i], err);
-        if (status != ALLOT_OK || (table->n_measured > 0 && table->n_measured == table->n_expected))
-            goto cleanup;
-        if (table->n_measured > best_measured) {
-            best = i;
-            best_measured = table->n_measured;
-            n_expected = table->n_expected;
-        }
-        cost_table_release(table);
+        found = status == ALLOT_OK && table->n_measured > 0;
+        if (status == ALLOT_OK && !found)
+            cost_table_release(table);
+        if (!unfinished && sets[i].n_tensors > 0)
+            unfinished = &sets[i];
     }
-    if (status == ALLOT_OK && best_measured < 0)
-        status = allot_fail(err, ALLOT_ERR_ARGUMENT, "%s holds no costs of %s%s; 'allot cost' measures them",
-                            job->archive_path, job->model->path, n ? " with this imatrix" : "");
-    else if (status == ALLOT_OK)
-        status =
-            allot_fail(err, ALLOT_ERR_ARGUMENT,
-                       "%s holds costs of only %" PRId64 " of %" PRId64
-                       " tensors of %s (set of %s); the same 'allot cost' command finishes them",
-                       job->archive_path, best_measured, n_expected, job->model->path, sets[best].updated);
-cleanup:
+    if (status == ALLOT_OK && !found)
+        status = no_costs(job, unfinished, imatrix_sha256, err);
     free(sets);
     return status;
 }

@@ -18,14 +18,14 @@ struct tensor_costs {
 
 struct cost_table {
     struct archive_cost_set_info set;
-    struct tensor_costs *tensors;   /* [model->n_tensors] */
-    bool types[GGML_TYPE_COUNT];    /* that the set has for some tensor */
-    int64_t n_expected, n_measured; /* tensors that can take one of them; those that have a row */
+    struct tensor_costs *tensors; /* [model->n_tensors] */
+    bool types[GGML_TYPE_COUNT];  /* finished in the set; costs of others are left out */
+    int64_t n_measured;           /* tensors with a cost, feasible or not */
 };
 
 allot_status cost_table_load(struct cost_table *table, struct model_job *job,
                              const struct archive_cost_set_info *set, struct allot_error *err);
-/* The newest complete set of the model; if imatrix_sha256 is not NULL, of that imatrix ("": none). The
+/* The newest set of the model with finished types; if imatrix_sha256 is not NULL, of that imatrix ("": none). The
  * error says what there is instead. */
 allot_status cost_table_newest(struct cost_table *table, struct model_job *job, const char *imatrix_sha256,
                                struct allot_error *err);

@@ -31,6 +31,8 @@ static const char schema[] =
     " imatrix_sha256 TEXT NOT NULL, method TEXT NOT NULL, params TEXT NOT NULL, version TEXT NOT NULL,"
     " updated TEXT NOT NULL, use_order INTEGER NOT NULL, n_tokens INTEGER NOT NULL,"
     " UNIQUE (model_sha256, text_sha256, imatrix_sha256, method, params, version));"
+    "CREATE TABLE finished_types (set_id INTEGER NOT NULL REFERENCES cost_sets (id), type TEXT NOT NULL,"
+    " PRIMARY KEY (set_id, type));"
     "CREATE TABLE costs (id INTEGER PRIMARY KEY, set_id INTEGER NOT NULL REFERENCES cost_sets (id),"
     " tensor TEXT NOT NULL, type TEXT NOT NULL, bytes INTEGER NOT NULL, cost REAL, std_err REAL,"
     " feasible INTEGER NOT NULL, UNIQUE (set_id, tensor, type));"

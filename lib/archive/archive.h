@@ -60,6 +60,13 @@ allot_status archive_cost_have(struct archive *a, int64_t set_id, const char *te
 /* Stores all rows of one tensor in one transaction (replacing equal keys). */
 allot_status archive_cost_put(struct archive *a, int64_t set_id, const char *tensor,
                               const struct archive_cost *rows, size_t n, struct allot_error *err);
+/* Notes that every tensor has what it can have of these types, besides those noted before: a set whose run was
+ * interrupted holds rows, but not all of any type. */
+allot_status archive_cost_finish(struct archive *a, int64_t set_id, const char *const *types, size_t n,
+                                 struct allot_error *err);
+/* True for each of the n types that was so noted. */
+allot_status archive_cost_finished(struct archive *a, int64_t set_id, const char *const *types, size_t n,
+                                   bool *finished, struct allot_error *err);
 /* Calls row for every stored (tensor, type) in (tensor, type) order, u included only if with_u. A true return stops. */
 allot_status archive_cost_each(struct archive *a, int64_t set_id, bool with_u,
                                bool (*row)(void *user, const char *tensor, const struct archive_cost *cost),
@@ -68,7 +75,7 @@ allot_status archive_cost_each(struct archive *a, int64_t set_id, bool with_u,
 struct archive_cost_set_info {
     int64_t id;
     char model_sha256[65], text_sha256[65], imatrix_sha256[65];
-    char method[32], params[256], version[64];
+    char method[32], params[256], version[96];
     char updated[32]; /* UTC, ISO 8601 */
     int64_t n_tensors, n_rows, n_tokens;
 };

@@ -62,16 +62,14 @@ allot_status archive_cost_set_touch(struct archive *a, int64_t set_id, int64_t n
                    "ii", n_tokens, set_id);
 }
 
-allot_status archive_cost_have(struct archive *a, int64_t set_id, const char *tensor,
-                               const char *const *types, size_t n, bool *have, struct allot_error *err)
+/* Marks those of the n types that a statement gives in its first column; finalizes it. */
+static allot_status mark_types(const struct archive *a, sqlite3_stmt *stmt, const char *const *types, size_t n,
+                               bool *marks, struct allot_error *err)
 {
-    sqlite3_stmt *stmt;
     bool row = true;
-    allot_status status =
-        sql_prepare(a, &stmt, err, "read costs", "SELECT type FROM costs WHERE set_id = ? AND tensor = ?",
-                    "it", set_id, tensor);
+    allot_status status = ALLOT_OK;
 
-    memset(have, 0, n * sizeof *have);
+    memset(marks, 0, n * sizeof *marks);
     while (status == ALLOT_OK) {
         const char *type;
 
@@ -80,10 +78,44 @@ allot_status archive_cost_have(struct archive *a, int64_t set_id, const char *te
             break;
         type = (const char *)sqlite3_column_text(stmt, 0);
         for (size_t i = 0; type && i < n; i++)
-            have[i] |= strcmp(types[i], type) == 0;
+            marks[i] |= strcmp(types[i], type) == 0;
     }
     sqlite3_finalize(stmt);
     return status;
+}
+
+allot_status archive_cost_have(struct archive *a, int64_t set_id, const char *tensor,
+                               const char *const *types, size_t n, bool *have, struct allot_error *err)
+{
+    sqlite3_stmt *stmt;
+    allot_status status =
+        sql_prepare(a, &stmt, err, "read costs", "SELECT type FROM costs WHERE set_id = ? AND tensor = ?",
+                    "it", set_id, tensor);
+
+    return status ? status : mark_types(a, stmt, types, n, have, err);
+}
+
+allot_status archive_cost_finish(struct archive *a, int64_t set_id, const char *const *types, size_t n,
+                                 struct allot_error *err)
+{
+    allot_status status = sql_begin(a, err);
+
+    if (status)
+        return status;
+    for (size_t i = 0; i < n && status == ALLOT_OK; i++)
+        status = sql_run(a, err, "store costs", "INSERT OR IGNORE INTO finished_types VALUES (?, ?)", "it",
+                         set_id, types[i]);
+    return sql_end(a, status, err);
+}
+
+allot_status archive_cost_finished(struct archive *a, int64_t set_id, const char *const *types, size_t n,
+                                   bool *finished, struct allot_error *err)
+{
+    sqlite3_stmt *stmt;
+    allot_status status = sql_prepare(a, &stmt, err, "read costs",
+                                      "SELECT type FROM finished_types WHERE set_id = ?", "i", set_id);
+
+    return status ? status : mark_types(a, stmt, types, n, finished, err);
 }
 
 static allot_status put_row(const struct archive *a, int64_t set_id, const char *tensor,

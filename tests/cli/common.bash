@@ -46,6 +46,19 @@ le32() { bytes $(printf '%02x %02x %02x %02x' $(($1 & 255)) $(($1 >> 8 & 255)) $
 # bytes_of FILE...: allocated bytes, 0 for what is not there.
 bytes_of() { stat -c '%b' "$@" 2>/dev/null | awk '{ n += $1 } END { print 512 * n }'; }
 
+# stop_at SIGNAL BYTES FILE ARGUMENTS...: allot on one thread, sent the signal once FILE has that many bytes; prints
+# the exit code.
+stop_at() {
+    local signal=$1 bytes=$2 file=$3 code=0
+    shift 3
+    env --default-signal=INT "$ALLOT" "$@" --quiet -t 1 &
+    local pid=$!
+    while [ "$(bytes_of "$file")" -lt "$bytes" ] && kill -0 $pid 2>/dev/null; do sleep 0.02; done
+    kill -"$signal" $pid 2>/dev/null
+    { wait $pid || code=$?; } 2>/dev/null
+    echo "exit $code"
+}
+
 # patch FILE OFFSET < BYTES: overwrites in place.
 patch() { dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
 

@@ -2,26 +2,15 @@
 # second signal ends at once. SPDX-License-Identifier: MIT
 ln -s "$MODEL" m.gguf
 text 200 >t.txt
-# stopped SIGNAL BYTES FILE ARGUMENTS...: sends the signal once FILE has that many bytes; a signal at the
-# first tensor still lets that one finish.
-stopped() {
-    local signal=$1 bytes=$2 file=$3 code=0
-    shift 3
-    env --default-signal=INT "$ALLOT" "$@" --quiet -t 1 &
-    local pid=$!
-    while [ "$(bytes_of "$file")" -lt "$bytes" ] && kill -0 $pid 2>/dev/null; do sleep 0.02; done
-    kill -"$signal" $pid
-    wait $pid || code=$?
-    echo "exit $code"
-}
+# A signal at the first tensor still lets that one finish.
 job=(cost m.gguf -f t.txt --sequences 4 --no-imatrix)
-stopped TERM 200000 m.gguf.allot-wal "${job[@]}" --types Q2_K,Q3_K,Q4_K,Q5_K,Q4_1,Q5_1,IQ4_XS
+stop_at TERM 200000 m.gguf.allot-wal "${job[@]}" --types Q2_K,Q3_K,Q4_K,Q5_K,Q4_1,Q5_1,IQ4_XS
 quick "${job[@]}" --types Q4_K --json >doc
 [ "$(json resumed <doc)" -gt 0 ] && [ "$(json resumed <doc)" -lt 44 ] && echo 'went on'
 echo "$(json measured <doc) tensors"
 
 printf '.*=IQ4_XS\n' >recipe
-stopped INT 1 out.gguf.allot-partial quantize m.gguf out.gguf --recipe recipe
+stop_at INT 1 out.gguf.allot-partial quantize m.gguf out.gguf --recipe recipe
 ls out*
 quick quantize m.gguf out.gguf --recipe recipe --json >doc
 [ "$(json resumed_tensors <doc)" -gt 0 ] && echo 'went on'

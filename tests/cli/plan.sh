@@ -31,10 +31,3 @@ quick plan m.gguf --size 1.2MB --archive elsewhere
 # Costs are of this model's bytes: another model does not get them.
 "$TOOLS/make-synthetic" other.gguf 3 256 512 300 4 2 2
 quick plan other.gguf --size 1.2MB --archive m.gguf.allot
-# Half a set is not used.
-cp m.gguf half.gguf
-"$ALLOT" cost m.gguf -f t.txt --sequences 8 --seed 2 --imatrix-chunks 2 --archive half -t 1 --quiet 2>/dev/null &
-sleep 0.7
-kill -9 $!
-wait $! 2>/dev/null
-"$ALLOT" plan m.gguf --size 1.2MB --archive half 2>&1 | sed 's/.*\(holds\).*/\1 too little/'

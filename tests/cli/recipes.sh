@@ -26,7 +26,7 @@ quick quantize odd.gguf never.gguf --recipe other >/dev/null && run inspect neve
 text 60 >t.txt
 quick cost odd.gguf -f t.txt --types Q4_K --sequences 2 --no-imatrix
 quick cost odd.gguf -f t.txt --types Q4_K,Q5_0 --sequences 2 --no-imatrix --json >doc
-echo "$(json measured <doc) of $(json expected <doc), $(json unsuited <doc) unsuited, $(json resumed <doc) resumed"
+echo "$(json measured <doc) tensors, $(json unsuited <doc) unsuited, $(json resumed <doc) resumed"
 quick plan odd.gguf --size 800kB -o planned | sed -n 's/ bytes.*//; /^size asked/p'
 quick quantize odd.gguf out.gguf --size 800kB --json >doc
 [ "$(json file_bytes <doc)" -le 800000 ] && run verify planned out.gguf

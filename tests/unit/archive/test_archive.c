@@ -101,6 +101,42 @@ static void test_costs(void **state)
     archive_close(a);
 }
 
+/* Types are finished when that is said, whatever rows there are, and stay so. */
+static void test_finished(void **state)
+{
+    const char *asked[] = {"Q8_0", "Q5_K", "Q2_K"};
+    static const struct {
+        const char *finish[2];
+        size_t n;
+        bool expected[3];
+    } rows[] = {
+        {{NULL}, 0, {false, false, false}},
+        {{"Q8_0"}, 1, {true, false, false}},
+        {{"Q8_0", "Q2_K"}, 2, {true, false, true}},
+        {{"Q4_K"}, 1, {true, false, true}},
+    };
+    struct archive_cost_key other = key;
+    struct allot_error err;
+
+    (void)state;
+    other.params = "chunk=16 seed=2";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct archive *a = open_archive(path);
+        bool finished[3] = {true, true, true};
+        int64_t set = open_set(a, &key);
+
+        assert_int_equal(put_tensor(a, set, 0, &err), ALLOT_OK);
+        assert_int_equal(archive_cost_finish(a, set, rows[i].finish, rows[i].n, &err), ALLOT_OK);
+        archive_close(a);
+        a = open_archive(path);
+        assert_int_equal(archive_cost_finished(a, set, asked, 3, finished, &err), ALLOT_OK);
+        assert_memory_equal(finished, rows[i].expected, sizeof finished);
+        assert_int_equal(archive_cost_finished(a, open_set(a, &other), asked, 3, finished, &err), ALLOT_OK);
+        assert_false(finished[0] || finished[1] || finished[2]);
+        archive_close(a);
+    }
+}
+
 static bool check_infeasible(void *user, const char *tensor, const struct archive_cost *cost)
 {
     if (strcmp(tensor, "x") == 0) {
@@ -349,8 +385,9 @@ static void test_measurements(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        FRESH(test_costs),   FRESH(test_special_rows), FRESH(test_sets),  FRESH(test_killed),
-        FRESH(test_company), FRESH(test_file_hashes),  FRESH(test_blobs), FRESH(test_measurements),
+        FRESH(test_costs),       FRESH(test_finished), FRESH(test_special_rows),
+        FRESH(test_sets),        FRESH(test_killed),   FRESH(test_company),
+        FRESH(test_file_hashes), FRESH(test_blobs),    FRESH(test_measurements),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
