@@ -11,11 +11,12 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cost/collect.h"
-#include "provenance.h"
 #include "quant/quant.h"
 
-/* Kinds of blobs: an imatrix by its hash; the hash of the imatrix of given windows. */
-static const char *const IMATRIX_KIND = "imatrix", *const IMATRIX_OF_KIND = "imatrix-of-windows";
+/* Kinds of blobs: an imatrix by its hash; the hash of the imatrix of given windows; the path of a user's
+ * imatrix by its hash, in the bytes that the system has for it. */
+static const char *const IMATRIX_KIND = "imatrix", *const IMATRIX_OF_KIND = "imatrix-of-windows",
+                         *const IMATRIX_PATH_KIND = "imatrix-path";
 
 enum { IMATRIX_CONTEXT = 512 };
 
@@ -81,14 +82,12 @@ void calibration_close(struct calibration *c)
 
 /* ---- Imatrices in the archive ---------------------------------------------------------------- */
 
-allot_status calibration_export_imatrix(struct model_job *job, const char *sha256, const char *path,
-                                        bool *written, struct allot_error *err)
+static allot_status export_imatrix(struct model_job *job, const char *sha256, const char *path, bool *written,
+                                   struct allot_error *err)
 {
     void *data = NULL;
     size_t size = 0;
     *written = false;
-    if (!job->archive || !sha256[0])
-        return ALLOT_OK;
     allot_status status = archive_blob(job->archive, IMATRIX_KIND, sha256, &data, &size, err);
     if (status == ALLOT_OK && data) {
         status = file_write_all(path, data, size, err);
@@ -112,7 +111,7 @@ static allot_status load_imatrix(struct job_imatrix *im, struct model_job *job, 
     char *path = scratch_path(job);
     if (!path)
         return allot_fail_memory(err, 64, "a path");
-    allot_status status = calibration_export_imatrix(job, sha256, path, &written, err);
+    allot_status status = export_imatrix(job, sha256, path, &written, err);
     if (status == ALLOT_OK && written) {
         status = imatrix_read(&im->data, path, err);
         im->present = im->computed = status == ALLOT_OK;
@@ -128,7 +127,6 @@ static allot_status store_imatrix(struct job_imatrix *im, struct model_job *job,
                                   struct allot_error *err)
 {
     struct file_map map = {0};
-    struct imatrix_facts facts;
     char *path = scratch_path(job);
     if (!path)
         return allot_fail_memory(err, 64, "a path");
@@ -142,8 +140,7 @@ static allot_status store_imatrix(struct job_imatrix *im, struct model_job *job,
     free(path);
     if (status == ALLOT_OK)
         status = archive_blob_put(job->archive, IMATRIX_OF_KIND, key, im->data.sha256, 64, err);
-    imatrix_facts_of(&facts, im);
-    return status == ALLOT_OK ? imatrix_facts_store(job->archive, &facts, err) : status;
+    return status;
 }
 
 static allot_status find_imatrix(struct job_imatrix *im, struct model_job *job, const char *key,
@@ -190,40 +187,63 @@ allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
     return status;
 }
 
+/* The costs will outlive this run, and be of use only with their imatrix. */
+static allot_status remember_path(struct archive *archive, const struct job_imatrix *im,
+                                  struct allot_error *err)
+{
+    char *path = realpath(im->path, NULL);
+    if (!path)
+        return allot_fail(err, ALLOT_ERR_IO, "%s: cannot resolve the path", im->path);
+    allot_status status =
+        archive_blob_put(archive, IMATRIX_PATH_KIND, im->data.sha256, path, strlen(path), err);
+    free(path);
+    return status;
+}
+
 allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibration *c,
                                         const struct calibrated_arguments *args,
                                         const struct allot_progress *progress, struct allot_error *err)
 {
-    struct imatrix_facts facts;
     memset(im, 0, sizeof *im);
     if (args->no_imatrix)
         return ALLOT_OK;
     if (!args->imatrix)
         return calibration_imatrix(im, c, &args->texts, IMATRIX_CONTEXT, args->imatrix_chunks, progress, err);
     allot_status status = job_imatrix_read(im, args->imatrix, c->job->model, progress, err);
-    if (status == ALLOT_OK && c->job->archive) {
-        imatrix_facts_of(&facts, im);
-        status = imatrix_facts_store(c->job->archive, &facts, err);
+    if (status == ALLOT_OK && c->job->archive)
+        status = remember_path(c->job->archive, im, err);
+    return status;
+}
+
+/* Reads a user's imatrix from where it was; what is there now may be something else, or nothing. */
+static allot_status load_remembered(struct job_imatrix *im, struct model_job *job, const char *sha256,
+                                    const struct allot_progress *progress, struct allot_error *err)
+{
+    void *path = NULL;
+    size_t size = 0;
+    allot_status status = archive_blob(job->archive, IMATRIX_PATH_KIND, sha256, &path, &size, err);
+    if (status == ALLOT_OK && path) {
+        char *text = strndup(path, size);
+        status = text ? job_imatrix_read(im, text, job->model, progress, err)
+                      : allot_fail_memory(err, size, "a path");
+        free(text);
+        if (status == ALLOT_ERR_IO || status == ALLOT_ERR_FORMAT)
+            status = ALLOT_OK;
     }
+    free(path);
     return status;
 }
 
 allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job *job,
-                                        const struct archive_cost_set_info *set, const char *user_path,
+                                        const struct archive_cost_set_info *set,
                                         const struct allot_progress *progress, struct allot_error *err)
 {
-    struct imatrix_facts facts;
     memset(im, 0, sizeof *im);
     if (!set->imatrix_sha256[0])
         return ALLOT_OK;
-    if (user_path)
-        return job_imatrix_read(im, user_path, job->model, progress, err);
     allot_status status = load_imatrix(im, job, set->imatrix_sha256, err);
-    if (status != ALLOT_OK || im->present)
-        return status;
-    status = imatrix_facts_load(&facts, job->archive, set->imatrix_sha256, err);
-    if (status == ALLOT_OK && facts.path[0] && access(facts.path, R_OK) == 0)
-        status = job_imatrix_read(im, facts.path, job->model, progress, err);
+    if (status == ALLOT_OK && !im->present)
+        status = load_remembered(im, job, set->imatrix_sha256, progress, err);
     if (status == ALLOT_OK && im->present && strcmp(im->data.sha256, set->imatrix_sha256) == 0)
         return ALLOT_OK;
     job_imatrix_release(im);
@@ -231,8 +251,8 @@ allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job
         return status;
     return allot_fail(
         err, ALLOT_ERR_ARGUMENT,
-        "the costs in %s were measured with another imatrix (SHA-256 %.16s...), and that file is "
-        "not at hand; give it with --imatrix",
+        "the imatrix of the costs in %s (SHA-256 %.16s...) is no longer where it was; quantize "
+        "takes it with --imatrix, and the same 'allot cost' command with its new path makes it known",
         job->archive_path, set->imatrix_sha256);
 }
 

@@ -56,14 +56,10 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
                                const struct calibrated_arguments *args, const struct job_imatrix *im,
                                const struct allot_progress *progress, struct allot_error *err);
 
-/* The imatrix behind a set of costs: args->imatrix if it is that one, or from the archive, or the file it was
- * read from. */
+/* The imatrix behind a set of costs, by its SHA-256: from the archive if it was computed here, or else from the
+ * file it was read from. Absent where the costs are without one; an error where it is not at hand. */
 allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job *job,
-                                        const struct archive_cost_set_info *set, const char *user_path,
+                                        const struct archive_cost_set_info *set,
                                         const struct allot_progress *progress, struct allot_error *err);
-
-/* The bytes of an imatrix that was computed here, into a file; *written is false if the archive has none. */
-allot_status calibration_export_imatrix(struct model_job *job, const char *sha256, const char *path,
-                                        bool *written, struct allot_error *err);
 
 #endif

@@ -35,16 +35,6 @@ static allot_status check(const void *arguments, struct allot_error *err)
     return ALLOT_OK;
 }
 
-/* Before hours of work: is there a place for the result, and does it spare the input? */
-static allot_status check_output(const struct model_job *job, const struct imatrix_arguments *args,
-                                 struct allot_error *err)
-{
-    allot_status status = job_refuse_input_as_output(job, args->output, err);
-    if (status == ALLOT_OK)
-        status = job_refuse_inputs_as_output(args->texts.items, args->texts.n, args->output, err);
-    return status == ALLOT_OK ? job_probe_output(args->output, err) : status;
-}
-
 static allot_status print_result(const struct imatrix_arguments *args, const struct imatrix *im,
                                  struct allot_error *err)
 {
@@ -70,10 +60,11 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     struct calibration calibration = {0};
     struct job_imatrix im = {0};
     struct pool *pool = NULL;
+    const struct job_inputs inputs = {.texts = &args->texts};
 
     allot_status status = model_job_open(&job, args->common.operands.items[0], &args->common, err);
     if (status == ALLOT_OK)
-        status = check_output(&job, args, err);
+        status = job_check_output(&job, &inputs, args->output, err);
     if (status == ALLOT_OK)
         status = model_job_archive(&job, ARCHIVE_OPPORTUNISTIC, err);
     if (status == ALLOT_OK)

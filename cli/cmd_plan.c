@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "calibration.h"
@@ -32,108 +31,146 @@ static allot_status check(const void *arguments, struct allot_error *err)
     return type_set_parse(&set, args->types, err);
 }
 
-/* The imatrix that the stock command must name. */
-struct plan_imatrix {
-    struct imatrix_facts facts;
-    char *path;    /* NULL: none */
-    bool exported; /* written beside the recipe */
+/* One run of the command. */
+struct plan_run {
+    const struct plan_arguments *args;
+    struct model_job job;
+    struct cost_table costs;
+    struct job_imatrix imatrix;
+    char *imatrix_path; /* that the stock command names; NULL: none */
+    struct provenance keys;
+    struct type_plan plan;
 };
 
-static allot_status find_imatrix(struct plan_imatrix *im, struct model_job *job, const char *sha256,
-                                 const char *recipe, struct allot_error *err)
+/* RECIPE.imatrix.gguf; a name to read where no recipe is written. */
+static allot_status name_export(struct plan_run *run, struct allot_error *err)
 {
-    allot_status status = imatrix_facts_load(&im->facts, job->archive, sha256, err);
-    if (status != ALLOT_OK || !sha256[0])
-        return status;
-    if (im->facts.path[0])
-        im->path = strdup(im->facts.path);
-    else if (recipe)
-        im->path = text_printf("%s.imatrix.gguf", recipe);
-    else
-        im->path = strdup("RECIPE.imatrix.gguf");
-    return im->path ? ALLOT_OK : allot_fail_memory(err, 64, "a path");
+    run->imatrix_path = text_printf("%s.imatrix.gguf", run->args->output ? run->args->output : "RECIPE");
+    return run->imatrix_path ? ALLOT_OK : allot_fail_memory(err, 64, "a path");
 }
 
-static allot_status write_files(const struct plan_arguments *args, struct model_job *job,
-                                struct plan_imatrix *im, const struct type_plan *plan,
-                                struct allot_error *err)
+static allot_status check_outputs(const struct plan_run *run, const char *user_imatrix,
+                                  struct allot_error *err)
 {
-    if (!args->output)
+    const struct job_inputs inputs = {.files = {run->args->sized.like, user_imatrix}};
+    if (!run->args->output)
         return ALLOT_OK;
-    allot_status status = job_refuse_input_as_output(job, args->output, err);
-    if (status == ALLOT_OK)
-        status = job_refuse_inputs_as_output(&args->sized.like, 1, args->output, err);
-    if (status == ALLOT_OK)
-        status = type_plan_write_recipe(plan, job->model, args->output, err);
-    if (status == ALLOT_OK && im->path && !im->facts.path[0])
-        status = calibration_export_imatrix(job, im->facts.sha256, im->path, &im->exported, err);
+    allot_status status = job_check_output(&run->job, &inputs, run->args->output, err);
+    if (status == ALLOT_OK && !user_imatrix)
+        status = job_check_output(&run->job, &inputs, run->imatrix_path, err);
     return status;
 }
 
-static allot_status print_plan(const struct plan_arguments *args, const struct model_job *job,
-                               const struct cost_table *costs, const struct plan_imatrix *im,
-                               const struct type_plan *plan, struct allot_error *err)
+static allot_status open_run(struct plan_run *run, const struct allot_progress *progress,
+                             struct allot_error *err)
+{
+    const struct common_arguments *common = &run->args->sized.common;
+    allot_status status = model_job_open(&run->job, common->operands.items[0], common, err);
+    if (status == ALLOT_OK)
+        status = name_export(run, err);
+    if (status == ALLOT_OK)
+        status = check_outputs(run, NULL, err);
+    if (status == ALLOT_OK)
+        status = model_job_archive(&run->job, ARCHIVE_EXISTING, err);
+    if (status == ALLOT_OK)
+        status = model_job_hash(&run->job, progress, err);
+    return status;
+}
+
+static allot_status load_costs(struct plan_run *run, const struct allot_progress *progress,
+                               struct allot_error *err)
+{
+    allot_status status = cost_table_newest(&run->costs, &run->job, NULL, err);
+    if (status == ALLOT_OK)
+        status = calibration_imatrix_of_set(&run->imatrix, &run->job, &run->costs.set, progress, err);
+    if (status != ALLOT_OK || run->imatrix.computed)
+        return status;
+    free(run->imatrix_path);
+    run->imatrix_path = NULL;
+    if (!run->imatrix.present)
+        return ALLOT_OK;
+    run->imatrix_path = strdup(run->imatrix.path);
+    return run->imatrix_path ? check_outputs(run, run->imatrix_path, err)
+                             : allot_fail_memory(err, strlen(run->imatrix.path), "a path");
+}
+
+static allot_status write_files(struct plan_run *run, struct allot_error *err)
+{
+    if (!run->args->output)
+        return ALLOT_OK;
+    allot_status status = type_plan_write_recipe(&run->plan, run->job.model, run->args->output, err);
+    if (status == ALLOT_OK && run->imatrix.computed)
+        status = imatrix_write(&run->imatrix.data, run->imatrix_path, err);
+    return status;
+}
+
+static allot_status print_json(const struct plan_run *run, const char *command, struct allot_error *err)
+{
+    const char *output = run->args->output;
+    json_t *document = json_object();
+    type_plan_json(document, &run->plan, run->job.model);
+    json_put(document, "cost_set", json_text(run->costs.set.updated));
+    json_put(document, "recipe", output ? json_text(output) : json_null());
+    json_put(document, "stock_command", json_text(command));
+    return json_print(document, err);
+}
+
+static allot_status print_text(const struct plan_run *run, const char *command, struct allot_error *err)
+{
+    const char *output = run->args->output;
+    printf("costs:         %s, %s, %" PRId64 " tokens, of %s\n", run->job.archive_path, run->costs.set.method,
+           run->costs.set.n_tokens, run->costs.set.updated);
+    allot_status status = type_plan_print(&run->plan, run->job.model, err);
+    if (output)
+        printf("\nwritten: %s%s%s\n", output, run->imatrix.computed ? ", " : "",
+               run->imatrix.computed ? run->imatrix_path : "");
+    printf("\nWith llama.cpp%s:\n  %s\n", output ? "" : ", once -o RECIPE has written the recipe", command);
+    return status;
+}
+
+static allot_status print_plan(const struct plan_run *run, struct allot_error *err)
 {
     struct strbuf command = {0};
-    allot_status status = type_plan_stock_command(&command, plan, job->model, im->path,
-                                                  args->output ? args->output : "RECIPE", "OUT.gguf", err);
-    if (status == ALLOT_OK && args->sized.common.json) {
-        json_t *document = json_object();
-        type_plan_json(document, plan, job->model);
-        json_put(document, "cost_set", json_text(costs->set.updated));
-        json_put(document, "recipe", args->output ? json_text(args->output) : json_null());
-        json_put(document, "stock_command", json_text(command.data));
-        status = json_print(document, err);
-    } else if (status == ALLOT_OK) {
-        printf("costs:         %s, %s, %" PRId64 " tokens, of %s\n", job->archive_path, costs->set.method,
-               costs->set.n_tokens, costs->set.updated);
-        status = type_plan_print(plan, job->model, err);
-        if (args->output)
-            printf("\nwritten: %s%s%s\n", args->output, im->exported ? ", " : "",
-                   im->exported ? im->path : "");
-        printf("\nWith llama.cpp%s:\n  %s\n", args->output ? "" : ", once -o RECIPE has written the recipe",
-               command.data);
-    }
+    const char *recipe = run->args->output ? run->args->output : "RECIPE";
+    allot_status status = type_plan_stock_command(&command, &run->plan, run->job.model, run->imatrix_path,
+                                                  recipe, "OUT.gguf", err);
+    if (status == ALLOT_OK)
+        status = run->args->sized.common.json ? print_json(run, command.data, err)
+                                              : print_text(run, command.data, err);
     strbuf_release(&command);
     return status;
+}
+
+static void release_run(struct plan_run *run)
+{
+    type_plan_release(&run->plan);
+    free(run->imatrix_path);
+    job_imatrix_release(&run->imatrix);
+    cost_table_release(&run->costs);
+    model_job_release(&run->job);
 }
 
 static allot_status run(const void *arguments, const struct allot_progress *progress, struct allot_error *err)
 {
     const struct plan_arguments *args = arguments;
-    const struct common_arguments *common = &args->sized.common;
-    struct model_job job = {0};
-    struct cost_table costs = {0};
-    struct plan_imatrix im = {0};
-    struct provenance keys;
-    struct type_plan plan = {0};
+    struct plan_run run = {.args = args};
     struct type_set types;
 
     allot_status status = type_set_parse(&types, args->types, err);
     if (status == ALLOT_OK)
-        status = model_job_open(&job, common->operands.items[0], common, err);
+        status = open_run(&run, progress, err);
     if (status == ALLOT_OK)
-        status = model_job_archive(&job, ARCHIVE_EXISTING, err);
+        status = load_costs(&run, progress, err);
+    if (status == ALLOT_OK) {
+        provenance_fill(&run.keys, &run.imatrix, run.imatrix_path, run.job.sha256);
+        status = type_plan_solve(&run.plan, run.job.model, &run.costs, &types, &args->sized, &run.keys, err);
+    }
     if (status == ALLOT_OK)
-        status = model_job_hash(&job, progress, err);
-    if (status == ALLOT_OK)
-        status = cost_table_newest(&costs, &job, NULL, err);
-    if (status == ALLOT_OK)
-        status = find_imatrix(&im, &job, costs.set.imatrix_sha256, args->output, err);
-    if (status != ALLOT_OK)
-        goto cleanup;
-    provenance_fill(&keys, &im.facts, im.path ? im.path : "", job.sha256);
-    status = type_plan_solve(&plan, job.model, &costs, &types, &args->sized, &keys, err);
-    if (status == ALLOT_OK)
-        status = write_files(args, &job, &im, &plan, err);
+        status = write_files(&run, err);
     command_end_progress(progress);
     if (status == ALLOT_OK)
-        status = print_plan(args, &job, &costs, &im, &plan, err);
-cleanup:
-    type_plan_release(&plan);
-    free(im.path);
-    cost_table_release(&costs);
-    model_job_release(&job);
+        status = print_plan(&run, err);
+    release_run(&run);
     return status;
 }
 

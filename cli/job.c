@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "gguf/shard.h"
 #include "quant/quant.h"
 
 char *text_printf(const char *format, ...)
@@ -28,7 +27,7 @@ char *text_printf(const char *format, ...)
 
 const char *model_first_path(const struct gguf_model *model)
 {
-    return model->shards[0].map.path;
+    return gguf_model_shard_path(model, 0);
 }
 
 allot_status model_job_open(struct model_job *job, const char *path, const struct common_arguments *common,
@@ -66,7 +65,7 @@ static allot_status identify_model(struct file_identity *id, const struct gguf_m
     allot_status status = file_identify(id, model_first_path(model), err);
     for (int i = 1; status == ALLOT_OK && i < model->n_shards; i++) {
         struct file_identity shard;
-        status = file_identify(&shard, model->shards[i].map.path, err);
+        status = file_identify(&shard, gguf_model_shard_path(model, i), err);
         if (status != ALLOT_OK)
             break;
         id->size += shard.size;
@@ -189,33 +188,38 @@ void job_imatrix_weights_free(float **weights, const struct gguf_model *model)
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
-allot_status job_refuse_input_as_output(const struct model_job *job, const char *path,
-                                        struct allot_error *err)
+static allot_status refuse_same(const char *input, const char *path, struct allot_error *err)
 {
-    for (int i = 0; i < job->model->n_shards; i++)
-        if (file_same(job->model->shards[i].map.path, path))
-            return allot_fail(err, ALLOT_ERR_ARGUMENT,
-                              "%s: is the same file as the input %s; nothing was written", path,
-                              job->model->shards[i].map.path);
-    if (file_same(job->archive_path, path))
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: is the archive; nothing was written", path);
-    return ALLOT_OK;
+    if (!input || !file_same(input, path))
+        return ALLOT_OK;
+    return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: is the same file as the input %s; nothing was written",
+                      path, input);
 }
 
-allot_status job_refuse_inputs_as_output(const char *const *inputs, size_t n, const char *path,
-                                         struct allot_error *err)
+static allot_status refuse_inputs(const struct model_job *job, const struct job_inputs *inputs,
+                                  const char *path, struct allot_error *err)
 {
-    for (size_t i = 0; i < n; i++)
-        if (inputs[i] && file_same(inputs[i], path))
-            return allot_fail(err, ALLOT_ERR_ARGUMENT,
-                              "%s: is the same file as the input %s; nothing was written", path, inputs[i]);
-    return ALLOT_OK;
+    allot_status status = ALLOT_OK;
+    for (int i = 0; status == ALLOT_OK && i < job->model->n_shards; i++)
+        status = refuse_same(gguf_model_shard_path(job->model, i), path, err);
+    for (size_t i = 0; status == ALLOT_OK && i < sizeof inputs->files / sizeof *inputs->files; i++)
+        status = refuse_same(inputs->files[i], path, err);
+    for (size_t i = 0; status == ALLOT_OK && inputs->texts && i < inputs->texts->n; i++)
+        status = refuse_same(inputs->texts->items[i], path, err);
+    if (status == ALLOT_OK && file_same(job->archive_path, path))
+        status = allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: is the archive; nothing was written", path);
+    return status;
 }
 
-allot_status job_probe_output(const char *path, struct allot_error *err)
+allot_status job_check_output(const struct model_job *job, const struct job_inputs *inputs, const char *path,
+                              struct allot_error *err)
 {
     struct file_output probe = {0};
-    allot_status status = file_output_open(&probe, path, err);
+    if (!path)
+        return ALLOT_OK;
+    allot_status status = refuse_inputs(job, inputs, path, err);
+    if (status == ALLOT_OK)
+        status = file_output_open(&probe, path, err);
     file_output_abandon(&probe);
     return status;
 }

@@ -69,14 +69,16 @@ void job_imatrix_weights_free(float **weights, const struct gguf_model *model);
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
-/* Refuses a path that is, through links too, one of the model's files or its archive. */
-allot_status job_refuse_input_as_output(const struct model_job *job, const char *path,
-                                        struct allot_error *err);
-/* The same for other inputs; NULL entries are skipped. */
-allot_status job_refuse_inputs_as_output(const char *const *inputs, size_t n, const char *path,
-                                         struct allot_error *err);
-/* Can a file be made there? Asked before long work; leaves nothing behind. */
-allot_status job_probe_output(const char *path, struct allot_error *err);
+/* What a command reads besides the model and its archive. */
+struct job_inputs {
+    const char *files[3]; /* NULL entries are skipped */
+    const struct string_list *texts;
+};
+
+/* Refuses a path that is, through links too, one of the inputs, and one where no file can be made: asked before
+ * long work; leaves nothing behind. A path of NULL is fine. */
+allot_status job_check_output(const struct model_job *job, const struct job_inputs *inputs, const char *path,
+                              struct allot_error *err);
 
 /* malloc'd printf; NULL without memory. */
 char *text_printf(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -14,24 +14,8 @@ struct provenance {
     char imatrix_file[128], imatrix_dataset[128], imatrix_sha256[65], source_sha256[65];
 };
 
-/* What is known of an imatrix without having it at hand; kept in the archive beside the costs made with it.
- */
-struct imatrix_facts {
-    char sha256[65]; /* "": no imatrix */
-    char path[4096]; /* of the user's file, absolute; "" if it was computed here */
-    char dataset[128];
-    int64_t n_entries, n_chunks;
-};
-
-void imatrix_facts_of(struct imatrix_facts *facts, const struct job_imatrix *im);
-/* Kept under the imatrix's hash. Loading what was never stored leaves everything but sha256 empty. */
-allot_status imatrix_facts_store(struct archive *archive, const struct imatrix_facts *facts,
-                                 struct allot_error *err);
-allot_status imatrix_facts_load(struct imatrix_facts *facts, struct archive *archive, const char *sha256,
-                                struct allot_error *err);
-
 /* imatrix_path: as llama-quantize would be given it. */
-void provenance_fill(struct provenance *p, const struct imatrix_facts *facts, const char *imatrix_path,
+void provenance_fill(struct provenance *p, const struct job_imatrix *im, const char *imatrix_path,
                      const char *source_sha256);
 
 #endif

@@ -13,28 +13,36 @@
 #include "recipe_types.h"
 
 /* A user's recipe serves llama-quantize too unless --base had to complete it. */
-static allot_status choose_recipe_path(struct quantize_run *run, struct allot_error *err)
+static allot_status name_outputs(struct quantize_run *run, struct allot_error *err)
 {
     const struct quantize_arguments *args = run->args;
+    run->out_path = args->calibrated.sized.common.operands.items[1];
     run->writes_recipe = !args->recipe || args->base;
     run->recipe_path = run->writes_recipe ? text_printf("%s.recipe", run->out_path) : strdup(args->recipe);
-    if (!run->recipe_path)
+    run->export_path = text_printf("%s.imatrix.gguf", run->out_path);
+    if (!run->recipe_path || !run->export_path)
         return allot_fail_memory(err, strlen(run->out_path), "a path");
-    if (run->writes_recipe)
-        return job_refuse_inputs_as_output(&args->recipe, 1, run->recipe_path, err);
     return ALLOT_OK;
 }
 
-static allot_status check_output(const struct quantize_run *run, struct allot_error *err)
+static allot_status check_outputs(const struct quantize_run *run, const struct job_inputs *inputs,
+                                  bool exports_imatrix, struct allot_error *err)
+{
+    allot_status status = job_check_output(&run->job, inputs, run->out_path, err);
+    if (status == ALLOT_OK && run->writes_recipe)
+        status = job_check_output(&run->job, inputs, run->recipe_path, err);
+    if (status == ALLOT_OK && exports_imatrix)
+        status = job_check_output(&run->job, inputs, run->export_path, err);
+    return status;
+}
+
+static allot_status check_before_work(const struct quantize_run *run, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &run->args->calibrated;
-    const char *const inputs[] = {args->imatrix, args->sized.like, run->args->recipe};
-    allot_status status = job_refuse_input_as_output(&run->job, run->out_path, err);
-    if (status == ALLOT_OK)
-        status = job_refuse_inputs_as_output(inputs, sizeof inputs / sizeof *inputs, run->out_path, err);
-    if (status == ALLOT_OK)
-        status = job_refuse_inputs_as_output(args->texts.items, args->texts.n, run->out_path, err);
-    return status == ALLOT_OK ? job_probe_output(run->out_path, err) : status;
+    const struct job_inputs inputs = {.files = {args->imatrix, args->sized.like, run->args->recipe},
+                                      .texts = &args->texts};
+    const bool exports_imatrix = !run->args->recipe && !args->imatrix && !args->no_imatrix;
+    return check_outputs(run, &inputs, exports_imatrix, err);
 }
 
 allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err)
@@ -45,12 +53,11 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
         use = ARCHIVE_OPPORTUNISTIC;
     else if (run->args->calibrated.texts.n)
         use = ARCHIVE_CREATE;
-    run->out_path = common->operands.items[1];
-    allot_status status = choose_recipe_path(run, err);
+    allot_status status = name_outputs(run, err);
     if (status == ALLOT_OK)
         status = model_job_open(&run->job, common->operands.items[0], common, err);
     if (status == ALLOT_OK)
-        status = check_output(run, err);
+        status = check_before_work(run, err);
     if (status == ALLOT_OK)
         status = model_job_archive(&run->job, use, err);
     if (status == ALLOT_OK)
@@ -92,22 +99,20 @@ static allot_status recorded_costs(struct quantize_run *run, struct cost_table *
     const char *wanted = args->no_imatrix ? "" : args->imatrix ? run->imatrix.data.sha256 : NULL;
     status = cost_table_newest(costs, &run->job, wanted, err);
     if (status == ALLOT_OK && !args->imatrix)
-        status = calibration_imatrix_of_set(&run->imatrix, &run->job, &costs->set, NULL, run->progress, err);
-    return status;
+        status = calibration_imatrix_of_set(&run->imatrix, &run->job, &costs->set, run->progress, err);
+    const struct job_inputs inputs = {.files = {run->imatrix.path}};
+    return status == ALLOT_OK ? check_outputs(run, &inputs, false, err) : status;
 }
 
 /* Where llama-quantize finds the imatrix, and the keys that tell of it. */
 static allot_status name_imatrix(struct quantize_run *run, struct allot_error *err)
 {
-    struct imatrix_facts facts;
-    imatrix_facts_of(&facts, &run->imatrix);
     if (run->imatrix.present) {
-        run->imatrix_path =
-            run->imatrix.computed ? text_printf("%s.imatrix.gguf", run->out_path) : strdup(run->imatrix.path);
+        run->imatrix_path = strdup(run->imatrix.computed ? run->export_path : run->imatrix.path);
         if (!run->imatrix_path)
             return allot_fail_memory(err, strlen(run->out_path), "a path");
     }
-    provenance_fill(&run->keys, &facts, run->imatrix_path ? run->imatrix_path : "", run->job.sha256);
+    provenance_fill(&run->keys, &run->imatrix, run->imatrix_path, run->job.sha256);
     return ALLOT_OK;
 }
 
@@ -328,4 +333,5 @@ void quantize_run_release(struct quantize_run *run)
     pool_free(run->pool);
     free(run->recipe_path);
     free(run->imatrix_path);
+    free(run->export_path);
 }

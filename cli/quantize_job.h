@@ -17,6 +17,7 @@ struct quantize_run {
     const char *out_path;
     char *recipe_path; /* OUT.recipe, or the user's where that is complete */
     bool writes_recipe;
+    char *export_path;  /* OUT.imatrix.gguf, for an imatrix that was computed here */
     char *imatrix_path; /* OUT.imatrix.gguf, or the user's; NULL: none */
     struct pool *pool;
     struct model_job job;

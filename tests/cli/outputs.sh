@@ -12,6 +12,23 @@ for out in m.gguf ./m.gguf link.gguf hard.gguf folder/m.gguf recipe absent/out.g
 done
 quick quantize m.gguf t.txt --size 2MB -f t.txt
 quick quantize link.gguf m.gguf --recipe recipe
+# What goes beside an output is an output too.
+cp m.gguf r.imatrix.gguf
+for companion in out.gguf.recipe out.gguf.imatrix.gguf; do
+    ln t.txt $companion
+    quick quantize m.gguf out.gguf --size 2MB -f $companion
+    rm $companion
+    mkdir $companion
+    quick quantize m.gguf out.gguf --size 2MB -f t.txt
+    rmdir $companion
+done
+ln -s recipe out.gguf.recipe
+quick quantize m.gguf out.gguf --recipe recipe --base Q8_0
+rm out.gguf.recipe
+mkdir r.recipe.imatrix.gguf
+for out in r.imatrix.gguf r r.recipe absent/r; do quick plan r.imatrix.gguf --size 2MB -o $out; done
+quick plan m.gguf --like recipe -o recipe
+rm -r r.*
 quick imatrix m.gguf -f t.txt -o m.gguf
 quick imatrix m.gguf -f t.txt -o t.txt
 quick imatrix m.gguf -f t.txt -o absent/i.gguf
