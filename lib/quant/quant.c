@@ -27,46 +27,52 @@ enum importance { IGNORES, USES, WANTS, ABORTS };
 
 enum { FP16_INVALID = 0x7c00, BF16_INVALID = 0x7f80, E8M0_INVALID = 0x00ff };
 
-#define TYPE(t, name_, block_, bytes_, imp, ftype_, file_type_, default_, at0, at1, mask)          \
-    {                                                                                              \
-        .type = GGML_TYPE_##t, .name = name_, .block = block_, .block_bytes = bytes_,              \
-        .uses_imatrix = (imp) != IGNORES, .needs_imatrix = (imp) >= WANTS,                         \
-        .aborts_without = (imp) == ABORTS, .ftype = ftype_, .file_type = LLAMA_FTYPE_##file_type_, \
-        .default_candidate = default_, .scale_at = {at0, at1}, .scale_mask = mask,                 \
+/* Whether the search ends in a grid lookup that aborts the process when sums overflow. */
+enum search { PLAIN, GRID };
+
+#define TYPE(t, block_, bytes_, fallback_, imp, search_, group, ftype_, file_type_, default_, at0, at1, \
+             mask)                                                                                      \
+    {                                                                                                   \
+        .type = GGML_TYPE_##t, .name = #t, .block = block_, .block_bytes = bytes_,                      \
+        .fallback = GGML_TYPE_##fallback_, .uses_imatrix = (imp) != IGNORES,                            \
+        .needs_imatrix = (imp) >= WANTS, .aborts_without = (imp) == ABORTS,                             \
+        .searches_grid = (search_) == GRID, .zero_group = group, .ftype = ftype_,                       \
+        .file_type = LLAMA_FTYPE_##file_type_, .default_candidate = default_, .scale_at = {at0, at1},   \
+        .scale_mask = mask,                                                                             \
     }
 
 /* The IQ2_S ftype's own type is IQ2_XS; the one that starts from the IQ2_S type is IQ2_M. IQ1_M has its
  * scale spread over four places and NVFP4 none that can be invalid: see quant_row_valid. F32 is looked at
  * through its upper half. */
 static const struct quant_type type_table[] = {
-    TYPE(Q1_0, "Q1_0", 128, 18, IGNORES, "Q1_0", MOSTLY_Q1_0, false, 0, -1, FP16_INVALID),
-    TYPE(IQ1_S, "IQ1_S", 256, 50, ABORTS, "IQ1_S", MOSTLY_IQ1_S, true, 0, -1, FP16_INVALID),
-    TYPE(TQ1_0, "TQ1_0", 256, 54, IGNORES, "TQ1_0", MOSTLY_TQ1_0, false, 52, -1, FP16_INVALID),
-    TYPE(IQ1_M, "IQ1_M", 256, 56, WANTS, "IQ1_M", MOSTLY_IQ1_M, true, -1, -1, FP16_INVALID),
-    TYPE(IQ2_XXS, "IQ2_XXS", 256, 66, ABORTS, "IQ2_XXS", MOSTLY_IQ2_XXS, true, 0, -1, FP16_INVALID),
-    TYPE(TQ2_0, "TQ2_0", 256, 66, IGNORES, "TQ2_0", MOSTLY_TQ2_0, false, 64, -1, FP16_INVALID),
-    TYPE(Q2_0, "Q2_0", 64, 18, IGNORES, "Q2_0", MOSTLY_Q2_0, false, 0, -1, FP16_INVALID),
-    TYPE(IQ2_XS, "IQ2_XS", 256, 74, ABORTS, "IQ2_XS", MOSTLY_IQ2_XS, true, 0, -1, FP16_INVALID),
-    TYPE(IQ2_S, "IQ2_S", 256, 82, WANTS, "IQ2_M", MOSTLY_IQ2_M, true, 0, -1, FP16_INVALID),
-    TYPE(Q2_K, "Q2_K", 256, 84, USES, "Q2_K", MOSTLY_Q2_K, true, 80, 82, FP16_INVALID),
-    TYPE(IQ3_XXS, "IQ3_XXS", 256, 98, WANTS, "IQ3_XXS", MOSTLY_IQ3_XXS, true, 0, -1, FP16_INVALID),
-    TYPE(Q3_K, "Q3_K", 256, 110, USES, "Q3_K_M", MOSTLY_Q3_K_M, true, 108, -1, FP16_INVALID),
-    TYPE(IQ3_S, "IQ3_S", 256, 110, USES, "IQ3_S", MOSTLY_IQ3_S, true, 0, -1, FP16_INVALID),
-    TYPE(IQ4_XS, "IQ4_XS", 256, 136, USES, "IQ4_XS", MOSTLY_IQ4_XS, true, 0, -1, FP16_INVALID),
-    TYPE(MXFP4, "MXFP4", 32, 17, IGNORES, "MXFP4_MOE", MOSTLY_MXFP4_MOE, true, 0, -1, E8M0_INVALID),
-    TYPE(Q4_0, "Q4_0", 32, 18, USES, "Q4_0", MOSTLY_Q4_0, true, 0, -1, FP16_INVALID),
-    TYPE(IQ4_NL, "IQ4_NL", 32, 18, USES, "IQ4_NL", MOSTLY_IQ4_NL, true, 0, -1, FP16_INVALID),
-    TYPE(Q4_K, "Q4_K", 256, 144, USES, "Q4_K_M", MOSTLY_Q4_K_M, true, 0, 2, FP16_INVALID),
-    TYPE(NVFP4, "NVFP4", 64, 36, IGNORES, NULL, MOSTLY_NVFP4, false, -1, -1, 0),
-    TYPE(Q4_1, "Q4_1", 32, 20, USES, "Q4_1", MOSTLY_Q4_1, true, 0, 2, FP16_INVALID),
-    TYPE(Q5_0, "Q5_0", 32, 22, USES, "Q5_0", MOSTLY_Q5_0, true, 0, -1, FP16_INVALID),
-    TYPE(Q5_K, "Q5_K", 256, 176, USES, "Q5_K_M", MOSTLY_Q5_K_M, true, 0, 2, FP16_INVALID),
-    TYPE(Q5_1, "Q5_1", 32, 24, USES, "Q5_1", MOSTLY_Q5_1, true, 0, 2, FP16_INVALID),
-    TYPE(Q6_K, "Q6_K", 256, 210, USES, "Q6_K", MOSTLY_Q6_K, true, 208, -1, FP16_INVALID),
-    TYPE(Q8_0, "Q8_0", 32, 34, IGNORES, "Q8_0", MOSTLY_Q8_0, true, 0, -1, FP16_INVALID),
-    TYPE(F16, "F16", 1, 2, IGNORES, NULL, MOSTLY_F16, true, 0, -1, FP16_INVALID),
-    TYPE(BF16, "BF16", 1, 2, IGNORES, NULL, MOSTLY_BF16, false, 0, -1, BF16_INVALID),
-    TYPE(F32, "F32", 1, 4, IGNORES, NULL, ALL_F32, false, 2, -1, BF16_INVALID),
+    TYPE(Q1_0, 128, 18, F16, IGNORES, PLAIN, 0, "Q1_0", MOSTLY_Q1_0, false, 0, -1, FP16_INVALID),
+    TYPE(IQ1_S, 256, 50, IQ4_NL, ABORTS, GRID, 32, "IQ1_S", MOSTLY_IQ1_S, true, 0, -1, FP16_INVALID),
+    TYPE(TQ1_0, 256, 54, Q4_0, IGNORES, PLAIN, 0, "TQ1_0", MOSTLY_TQ1_0, false, 52, -1, FP16_INVALID),
+    TYPE(IQ1_M, 256, 56, IQ4_NL, WANTS, GRID, 16, "IQ1_M", MOSTLY_IQ1_M, true, -1, -1, FP16_INVALID),
+    TYPE(IQ2_XXS, 256, 66, IQ4_NL, ABORTS, GRID, 32, "IQ2_XXS", MOSTLY_IQ2_XXS, true, 0, -1, FP16_INVALID),
+    TYPE(TQ2_0, 256, 66, Q4_0, IGNORES, PLAIN, 0, "TQ2_0", MOSTLY_TQ2_0, false, 64, -1, FP16_INVALID),
+    TYPE(Q2_0, 64, 18, Q4_0, IGNORES, PLAIN, 0, "Q2_0", MOSTLY_Q2_0, false, 0, -1, FP16_INVALID),
+    TYPE(IQ2_XS, 256, 74, IQ4_NL, ABORTS, GRID, 16, "IQ2_XS", MOSTLY_IQ2_XS, true, 0, -1, FP16_INVALID),
+    TYPE(IQ2_S, 256, 82, IQ4_NL, WANTS, GRID, 16, "IQ2_M", MOSTLY_IQ2_M, true, 0, -1, FP16_INVALID),
+    TYPE(Q2_K, 256, 84, Q4_0, USES, PLAIN, 256, "Q2_K", MOSTLY_Q2_K, true, 80, 82, FP16_INVALID),
+    TYPE(IQ3_XXS, 256, 98, IQ4_NL, WANTS, GRID, 32, "IQ3_XXS", MOSTLY_IQ3_XXS, true, 0, -1, FP16_INVALID),
+    TYPE(Q3_K, 256, 110, Q4_0, USES, PLAIN, 16, "Q3_K_M", MOSTLY_Q3_K_M, true, 108, -1, FP16_INVALID),
+    TYPE(IQ3_S, 256, 110, IQ4_NL, USES, GRID, 0, "IQ3_S", MOSTLY_IQ3_S, true, 0, -1, FP16_INVALID),
+    TYPE(IQ4_XS, 256, 136, IQ4_NL, USES, PLAIN, 32, "IQ4_XS", MOSTLY_IQ4_XS, true, 0, -1, FP16_INVALID),
+    TYPE(MXFP4, 32, 17, F16, IGNORES, PLAIN, 0, "MXFP4_MOE", MOSTLY_MXFP4_MOE, true, 0, -1, E8M0_INVALID),
+    TYPE(Q4_0, 32, 18, F16, USES, PLAIN, 32, "Q4_0", MOSTLY_Q4_0, true, 0, -1, FP16_INVALID),
+    TYPE(IQ4_NL, 32, 18, F16, USES, PLAIN, 32, "IQ4_NL", MOSTLY_IQ4_NL, true, 0, -1, FP16_INVALID),
+    TYPE(Q4_K, 256, 144, Q5_0, USES, PLAIN, 256, "Q4_K_M", MOSTLY_Q4_K_M, true, 0, 2, FP16_INVALID),
+    TYPE(NVFP4, 64, 36, F16, IGNORES, PLAIN, 0, NULL, MOSTLY_NVFP4, false, -1, -1, 0),
+    TYPE(Q4_1, 32, 20, F16, USES, PLAIN, 0, "Q4_1", MOSTLY_Q4_1, true, 0, 2, FP16_INVALID),
+    TYPE(Q5_0, 32, 22, F16, USES, PLAIN, 32, "Q5_0", MOSTLY_Q5_0, true, 0, -1, FP16_INVALID),
+    TYPE(Q5_K, 256, 176, Q5_1, USES, PLAIN, 256, "Q5_K_M", MOSTLY_Q5_K_M, true, 0, 2, FP16_INVALID),
+    TYPE(Q5_1, 32, 24, F16, USES, PLAIN, 0, "Q5_1", MOSTLY_Q5_1, true, 0, 2, FP16_INVALID),
+    TYPE(Q6_K, 256, 210, Q8_0, USES, PLAIN, 16, "Q6_K", MOSTLY_Q6_K, true, 208, -1, FP16_INVALID),
+    TYPE(Q8_0, 32, 34, F16, IGNORES, PLAIN, 0, "Q8_0", MOSTLY_Q8_0, true, 0, -1, FP16_INVALID),
+    TYPE(F16, 1, 2, F16, IGNORES, PLAIN, 0, NULL, MOSTLY_F16, true, 0, -1, FP16_INVALID),
+    TYPE(BF16, 1, 2, F16, IGNORES, PLAIN, 0, NULL, MOSTLY_BF16, false, 0, -1, BF16_INVALID),
+    TYPE(F32, 1, 4, F16, IGNORES, PLAIN, 0, NULL, ALL_F32, false, 2, -1, BF16_INVALID),
 };
 
 enum { N_TYPES = sizeof type_table / sizeof type_table[0] };
@@ -137,38 +143,8 @@ enum ggml_type quant_type_fallback(enum ggml_type type, int64_t n_per_row)
 {
     if (quant_type_fits(type, n_per_row))
         return type;
-    enum ggml_type next;
-    switch (type) {
-    case GGML_TYPE_IQ1_S:
-    case GGML_TYPE_IQ1_M:
-    case GGML_TYPE_IQ2_XXS:
-    case GGML_TYPE_IQ2_XS:
-    case GGML_TYPE_IQ2_S:
-    case GGML_TYPE_IQ3_XXS:
-    case GGML_TYPE_IQ3_S:
-    case GGML_TYPE_IQ4_XS:
-        next = GGML_TYPE_IQ4_NL;
-        break;
-    case GGML_TYPE_Q2_0:
-    case GGML_TYPE_Q2_K:
-    case GGML_TYPE_Q3_K:
-    case GGML_TYPE_TQ1_0:
-    case GGML_TYPE_TQ2_0:
-        next = GGML_TYPE_Q4_0;
-        break;
-    case GGML_TYPE_Q4_K:
-        next = GGML_TYPE_Q5_0;
-        break;
-    case GGML_TYPE_Q5_K:
-        next = GGML_TYPE_Q5_1;
-        break;
-    case GGML_TYPE_Q6_K:
-        next = GGML_TYPE_Q8_0;
-        break;
-    default:
-        return GGML_TYPE_F16;
-    }
-    return quant_type_fits(next, n_per_row) ? next : GGML_TYPE_F16;
+    const struct quant_type *qt = quant_type_find(type);
+    return qt && quant_type_fits(qt->fallback, n_per_row) ? qt->fallback : GGML_TYPE_F16;
 }
 
 allot_status quant_to_f32(enum ggml_type type, const void *src, float *dst, int64_t n,
@@ -282,23 +258,6 @@ int64_t quant_floor_imatrix(float *imatrix, int64_t n)
     return changed;
 }
 
-/* Types whose search ends in a grid lookup that aborts the process when sums overflow. */
-static bool searches_grid(enum ggml_type type)
-{
-    switch (type) {
-    case GGML_TYPE_IQ1_S:
-    case GGML_TYPE_IQ1_M:
-    case GGML_TYPE_IQ2_XXS:
-    case GGML_TYPE_IQ2_XS:
-    case GGML_TYPE_IQ2_S:
-    case GGML_TYPE_IQ3_XXS:
-    case GGML_TYPE_IQ3_S:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* NaN counts as larger than anything. */
 static float largest_magnitude(const float *x, int64_t n)
 {
@@ -322,35 +281,51 @@ static bool grid_search_overflows(double most_weight, double most_importance)
     return !(q * w * w * w < 1e33);
 }
 
-static bool importances_usable(const float *imatrix, int64_t n)
+/* Can the importances be given to ggml as they are? It must not meet values that are no importances, nor
+ * a group of zeros by which it would lose the group's weights. */
+static bool importances_usable(const struct quant_type *qt, const float *imatrix, int64_t n)
 {
-    unsigned bad = 0;
-    for (int64_t i = 0; i < n; i++)
-        bad |= !(imatrix[i] >= 0) || imatrix[i] > 3e38f;
-    return !bad;
-}
-
-/* One row by floored importances. A lack of memory counts as infeasible: the caller cannot use the row. */
-static enum quant_result quant_row_floored(enum ggml_type type, const float *src, void *dst,
-                                           int64_t n_per_row, const float *imatrix)
-{
-    const size_t row_bytes = ggml_row_size(type, n_per_row);
-    float *floored = malloc((size_t)n_per_row * sizeof *floored);
-    if (!floored)
-        return QUANT_INFEASIBLE;
-    memcpy(floored, imatrix, (size_t)n_per_row * sizeof *floored);
-    quant_floor_imatrix(floored, n_per_row);
-    enum quant_result result = QUANT_INFEASIBLE;
-    if (!searches_grid(type) ||
-        !grid_search_overflows(largest_magnitude(src, n_per_row), largest_magnitude(floored, n_per_row))) {
-        ggml_quantize_chunk(type, src, dst, 0, 1, n_per_row, floored);
-        if (quant_row_valid(type, dst, row_bytes))
-            result = QUANT_FLOORED;
+    const int64_t step = qt->zero_group ? qt->zero_group : qt->block;
+    for (int64_t start = 0; start < n; start += step) {
+        unsigned bad = 0, positive = 0;
+        for (int64_t i = start; i < start + step; i++) {
+            bad |= !(imatrix[i] >= 0) || imatrix[i] > 3e38f;
+            positive |= imatrix[i] > 0;
+        }
+        if (bad || (qt->zero_group && !positive))
+            return false;
     }
-    free(floored);
-    return result;
+    return true;
 }
 
+/* Quantizes unless the search might abort; true if all blocks are valid. */
+static bool try_rows(const struct quant_type *qt, const float *src, void *dst, int64_t n_rows,
+                     int64_t n_per_row, const float *imatrix)
+{
+    if (qt->searches_grid) {
+        const float most = largest_magnitude(src, n_rows * n_per_row);
+        if (grid_search_overflows(most, imatrix ? largest_magnitude(imatrix, n_per_row) : most))
+            return false;
+    }
+    ggml_quantize_chunk(qt->type, src, dst, 0, n_rows, n_per_row, imatrix);
+    return quant_row_valid(qt->type, dst, (size_t)n_rows * ggml_row_size(qt->type, n_per_row));
+}
+
+/* Row by row, so that what becomes of a row does not depend on its company. */
+static enum quant_result floor_bad_rows(const struct quant_type *qt, const float *src, uint8_t *dst,
+                                        int64_t n_rows, int64_t n_per_row, const float *imatrix,
+                                        const float *floored)
+{
+    const size_t row_bytes = ggml_row_size(qt->type, n_per_row);
+    const bool usable = importances_usable(qt, imatrix, n_per_row);
+    for (int64_t row = 0; row < n_rows; row++, src += n_per_row, dst += row_bytes)
+        if (!(usable && try_rows(qt, src, dst, 1, n_per_row, imatrix)) &&
+            !try_rows(qt, src, dst, 1, n_per_row, floored))
+            return QUANT_INFEASIBLE;
+    return QUANT_FLOORED;
+}
+
+/* A lack of memory counts as infeasible: the caller cannot use the rows. */
 enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, int64_t n_rows,
                              int64_t n_per_row, const float *imatrix)
 {
@@ -361,30 +336,15 @@ enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, i
         imatrix = NULL;
     if (!imatrix && qt->aborts_without)
         return QUANT_INFEASIBLE;
-
-    bool direct = !imatrix || importances_usable(imatrix, n_per_row);
-    if (searches_grid(type)) {
-        const float most = largest_magnitude(src, n_rows * n_per_row);
-        const double importance = imatrix ? largest_magnitude(imatrix, n_per_row) : most;
-        if (grid_search_overflows(most, importance)) {
-            if (!imatrix)
-                return QUANT_INFEASIBLE;
-            direct = false;
-        }
-    }
-    if (direct)
-        ggml_quantize_chunk(type, src, dst, 0, n_rows, n_per_row, imatrix);
-
-    enum quant_result result = QUANT_OK;
-    const size_t row_bytes = ggml_row_size(type, n_per_row);
-    for (int64_t row = 0; row < n_rows; row++) {
-        uint8_t *row_dst = (uint8_t *)dst + (size_t)row * row_bytes;
-        if (direct && quant_row_valid(type, row_dst, row_bytes))
-            continue;
-        if (!imatrix ||
-            quant_row_floored(type, src + row * n_per_row, row_dst, n_per_row, imatrix) == QUANT_INFEASIBLE)
-            return QUANT_INFEASIBLE;
-        result = QUANT_FLOORED;
-    }
+    if ((!imatrix || importances_usable(qt, imatrix, n_per_row)) &&
+        try_rows(qt, src, dst, n_rows, n_per_row, imatrix))
+        return QUANT_OK;
+    float *floored = imatrix ? malloc((size_t)n_per_row * sizeof *floored) : NULL;
+    if (!floored)
+        return QUANT_INFEASIBLE;
+    memcpy(floored, imatrix, (size_t)n_per_row * sizeof *floored);
+    quant_floor_imatrix(floored, n_per_row);
+    const enum quant_result result = floor_bad_rows(qt, src, dst, n_rows, n_per_row, imatrix, floored);
+    free(floored);
     return result;
 }

@@ -1,7 +1,8 @@
 /* quant.h - the ggml types as candidates; quantizing and dequantizing rows.
  * SPDX-License-Identifier: MIT
  *
- * Bytes equal those of ggml_quantize_chunk of the linked ggml. Rows are independent of each other. */
+ * Bytes equal those of ggml_quantize_chunk of the linked ggml, except where QUANT_FLOORED says otherwise.
+ * Rows are independent of each other. */
 #ifndef ALLOT_QUANT_QUANT_H
 #define ALLOT_QUANT_QUANT_H
 
@@ -15,11 +16,14 @@ struct quant_type {
     const char *name; /* ggml's own, upper case: "Q4_K" */
     int block;        /* weights per block */
     int block_bytes;
-    bool uses_imatrix;   /* result depends on the imatrix */
-    bool needs_imatrix;  /* llama-quantize refuses it without: see quant_type_needs_imatrix */
-    bool aborts_without; /* ggml itself aborts without: never call it so */
-    const char *ftype;   /* a llama-quantize ftype whose default type this is, so that a recipe's rules count
-                            over it; NULL if there is none (F32, F16, BF16: rules would be ignored) */
+    enum ggml_type fallback; /* for rows that are no whole blocks: see quant_type_fallback */
+    bool uses_imatrix;       /* result depends on the imatrix */
+    bool needs_imatrix;      /* llama-quantize refuses it without: see quant_type_needs_imatrix */
+    bool aborts_without;     /* ggml itself aborts without: never call it so */
+    bool searches_grid;      /* ggml aborts when the sums of its search overflow */
+    int zero_group;    /* ggml loses as many (aligned) weights if all of them have importance 0; 0: never */
+    const char *ftype; /* a llama-quantize ftype whose default type this is, so that a recipe's rules count
+                          over it; NULL if there is none (F32, F16, BF16: rules would be ignored) */
     enum llama_ftype file_type; /* general.file_type of that ftype, or of "mostly this type" */
     bool default_candidate;     /* offered when the caller names no types (quant.c says which and why) */
     int scale_at[2];            /* byte offsets in a block of the fields that can turn NaN or Inf; -1: none */
@@ -58,17 +62,19 @@ allot_status quant_prepare(const enum ggml_type *types, size_t n_types, const st
                            struct allot_error *err);
 
 enum quant_result {
-    QUANT_OK,        /* the bytes ggml_quantize_chunk gives */
-    QUANT_FLOORED,   /* valid only after zero importances were floored; llama-quantize would refuse */
+    QUANT_OK,      /* the bytes ggml_quantize_chunk gives */
+    QUANT_FLOORED, /* some rows have other bytes, from floored importances: with the given ones llama-quantize
+                      would refuse them, or lose the weights of a group that has zeros only */
     QUANT_INFEASIBLE /* NaN or Inf scales even so: this type cannot hold these weights */
 };
 
 /* Quantizes n_rows rows of n_per_row weights to dst (n_rows * ggml_row_size bytes). imatrix: n_per_row
  * importances shared by these rows, or NULL. Weights must be finite. The caller has checked
- * quant_type_fits and aborts_without. Each row's bytes are checked with quant_row_valid; a row
- * that fails is retried with quant_floor_imatrix, and so are importances that are negative, not finite, or
- * so large that ggml's grid searches would overflow and abort the process. dst of an infeasible call is
- * unspecified. Thread-safe. */
+ * quant_type_fits and aborts_without. Each row's bytes are checked with quant_row_valid; a row that fails
+ * is retried with quant_floor_imatrix, and so is one with which ggml's grid searches would overflow and abort
+ * the process. Importances that are negative, not finite, or all zero in a zero_group are floored for all
+ * rows; single zeros stay. What becomes of a row does not depend on the others, but one infeasible row makes
+ * the call infeasible. dst of an infeasible call is unspecified. Thread-safe. */
 enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, int64_t n_rows,
                              int64_t n_per_row, const float *imatrix);
 

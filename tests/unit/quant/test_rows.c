@@ -287,25 +287,108 @@ static void floored_rows_are_good(void **state)
     }
 }
 
+static double squared_error(const struct quant_type *t, const void *bytes, const float *x, int start, int n)
+{
+    float back[ROW];
+    struct allot_error err;
+    double sum = 0;
+    assert_int_equal(quant_to_f32(t->type, bytes, back, ROW, &err), ALLOT_OK);
+    for (int i = start; i < start + n; i++)
+        sum += pow((double)(back[i] - x[i]), 2);
+    return sum;
+}
+
+/* Where all importances of a run of columns are 0, the weights there are nevertheless as good as with equal
+ * ones, nearly so where ggml's bytes are kept; those are lost only in the runs that the table names. */
+static void weights_without_importance_survive(void **state)
+{
+    (void)state;
+    static const int runs[] = {16, 32, 256, 512};
+    float x[ROW], q[ROW], equal[ROW];
+    uint8_t ours[ROW * 4], theirs[ROW * 4];
+    size_t n;
+    const struct quant_type *types = quant_types(&n);
+    for (int i = 0; i < ROW; i++) {
+        x[i] = ordinary(i);
+        equal[i] = 1;
+    }
+    for (size_t k = 0; k < n; k++) {
+        const struct quant_type *t = &types[k];
+        for (size_t r = 0; r < sizeof runs / sizeof runs[0]; r++) {
+            double best = 0, got = 0, ggml = 0;
+            const bool lost = t->zero_group && runs[r] >= t->zero_group;
+            for (int start = 0; start < ROW; start += runs[r] < 64 ? 64 : runs[r]) {
+                for (int i = 0; i < ROW; i++)
+                    q[i] = i >= start && i < start + runs[r] ? 0 : positive(i);
+                quant_rows(t->type, x, ours, 1, ROW, equal);
+                best += squared_error(t, ours, x, start, runs[r]);
+                ggml_quantize_chunk(t->type, x, theirs, 0, 1, ROW, q);
+                ggml += squared_error(t, theirs, x, start, runs[r]);
+                assert_int_equal(quant_rows(t->type, x, ours, 1, ROW, q), lost ? QUANT_FLOORED : QUANT_OK);
+                got += squared_error(t, ours, x, start, runs[r]);
+                if (!lost)
+                    assert_memory_equal(ours, theirs, ggml_row_size(t->type, ROW));
+            }
+            if (got > (lost ? 2 : 8) * best || (lost && ggml < 3 * best))
+                fail_msg("%s, %d zeros: squared error %g, ggml's %g, with equal importances %g", t->name,
+                         runs[r], got, ggml, best);
+        }
+    }
+}
+
+/* Zeros that leave some importance in every group change nothing: the bytes are ggml's. */
+static void single_zeros_keep_their_bytes(void **state)
+{
+    (void)state;
+    float *x = random_weights(seed, N_ROWS * ROW), q[ROW];
+    size_t n;
+    const struct quant_type *types = quant_types(&n);
+    for (int i = 0; i < ROW; i++)
+        q[i] = i % 16 == 5 || rng_u64(seed, (uint64_t)i) % 4 ? positive(i) : 0;
+    q[0] = 0;
+    for (size_t k = 0; k < n; k++) {
+        uint8_t ours[N_ROWS * ROW * 4], theirs[N_ROWS * ROW * 4];
+        const size_t n_bytes = ggml_quantize_chunk(types[k].type, x, theirs, 0, N_ROWS, ROW, q);
+        assert_int_equal(quant_rows(types[k].type, x, ours, N_ROWS, ROW, q), QUANT_OK);
+        assert_memory_equal(ours, theirs, n_bytes);
+    }
+    free(x);
+}
+
+/* Every third is 0, the others too large for the large weights of a grid search. */
+static float too_large(int i)
+{
+    return i % 3 ? 1e25f * positive(i) : 0;
+}
+
 /* Only the failing row is retried: the others keep ggml's bytes. */
 static void other_rows_keep_their_bytes(void **state)
 {
     (void)state;
-    const enum ggml_type type = GGML_TYPE_Q4_0;
-    float x[3 * ROW], q[ROW];
-    uint8_t ours[3 * ROW], theirs[3 * ROW];
-    const size_t row_bytes = ggml_row_size(type, ROW);
-    for (int i = 0; i < 3 * ROW; i++)
-        x[i] = i / ROW == 1 ? large(i) : ordinary(i);
-    for (int i = 0; i < ROW; i++)
-        q[i] = wide(i);
-    ggml_quantize_chunk(type, x, theirs, 0, 3, ROW, q);
-    assert_true(ggml_says_valid(type, theirs, row_bytes));
-    assert_false(ggml_says_valid(type, theirs + row_bytes, row_bytes));
-    assert_int_equal(quant_rows(type, x, ours, 3, ROW, q), QUANT_FLOORED);
-    assert_memory_equal(ours, theirs, row_bytes);
-    assert_memory_equal(ours + 2 * row_bytes, theirs + 2 * row_bytes, row_bytes);
-    assert_true(ggml_says_valid(type, ours + row_bytes, row_bytes));
+    static const struct {
+        enum ggml_type type;
+        float (*importance)(int i);
+    } rows[] = {{GGML_TYPE_Q4_0, wide},         {GGML_TYPE_IQ1_S, too_large},  {GGML_TYPE_IQ1_M, too_large},
+                {GGML_TYPE_IQ2_XXS, too_large}, {GGML_TYPE_IQ2_XS, too_large}, {GGML_TYPE_IQ2_S, too_large},
+                {GGML_TYPE_IQ3_XXS, too_large}, {GGML_TYPE_IQ3_S, too_large}};
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        const enum ggml_type type = rows[r].type;
+        float x[3 * ROW], q[ROW];
+        uint8_t ours[3 * ROW], theirs[3 * ROW];
+        const size_t row_bytes = ggml_row_size(type, ROW);
+        for (int i = 0; i < 3 * ROW; i++)
+            x[i] = i / ROW == 1 ? large(i) : ordinary(i);
+        for (int i = 0; i < ROW; i++)
+            q[i] = rows[r].importance(i);
+        for (int i = 0; i < 3; i += 2) {
+            ggml_quantize_chunk(type, x + i * ROW, theirs + (size_t)i * row_bytes, 0, 1, ROW, q);
+            assert_true(ggml_says_valid(type, theirs + (size_t)i * row_bytes, row_bytes));
+        }
+        assert_int_equal(quant_rows(type, x, ours, 3, ROW, q), QUANT_FLOORED);
+        assert_memory_equal(ours, theirs, row_bytes);
+        assert_memory_equal(ours + 2 * row_bytes, theirs + 2 * row_bytes, row_bytes);
+        assert_true(ggml_says_valid(type, ours + row_bytes, row_bytes));
+    }
 }
 
 static void floor_replaces_what_quantizers_cannot_stand(void **state)
@@ -402,6 +485,8 @@ int main(void)
         cmocka_unit_test(validity_equals_ggml),
         cmocka_unit_test(hostile_values_never_abort),
         cmocka_unit_test(floored_rows_are_good),
+        cmocka_unit_test(weights_without_importance_survive),
+        cmocka_unit_test(single_zeros_keep_their_bytes),
         cmocka_unit_test(other_rows_keep_their_bytes),
         cmocka_unit_test(floor_replaces_what_quantizers_cannot_stand),
         cmocka_unit_test(first_nonfinite_is_found),
