@@ -47,6 +47,12 @@ static const struct option_row rows[] = {
 };
 const struct option_set calibration_options = OPTION_SET(rows);
 
+const char *calibration_run_option(size_t i)
+{
+    static const char *const names[] = {"imatrix-chunks", "sequences", "seq-len", "chunk", "seed"};
+    return i < sizeof names / sizeof *names ? names[i] : NULL;
+}
+
 allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err)
 {
     struct type_set set;
@@ -55,6 +61,9 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
                           args->chunk, args->sequence_length);
     if (args->imatrix && args->no_imatrix)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--imatrix and --no-imatrix exclude each other");
+    if ((args->imatrix || args->no_imatrix) && string_list_has(&args->sized.common.given, "imatrix-chunks"))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--imatrix-chunks and --%s exclude each other",
+                          args->imatrix ? "imatrix" : "no-imatrix");
     return type_set_parse(&set, args->types, err);
 }
 

@@ -21,7 +21,9 @@ struct calibrated_arguments {
 
 extern const struct option_set calibration_options; /* offsets into struct calibrated_arguments */
 
-/* What cannot be said by rows: known types, a chunk that divides the sequence. */
+/* The i-th option that only a run over texts heeds, or NULL. */
+const char *calibration_run_option(size_t i);
+/* What cannot be said by rows: known types, a chunk that divides the sequence, options that exclude others. */
 allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err);
 
 /* A model opened for runs over texts. */

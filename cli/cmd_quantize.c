@@ -20,6 +20,27 @@ static const struct option_row rows[] = {
 };
 static const struct option_set options = OPTION_SET(rows);
 
+/* Options that the chosen way would not heed are mistakes. */
+static allot_status check_unheeded(const struct quantize_arguments *args, struct allot_error *err)
+{
+    static const char *const not_with_recipe[] = {"file", "types"};
+    const struct string_list *given = &args->calibrated.sized.common.given;
+    const char *name;
+    for (size_t i = 0; args->recipe && i < sizeof not_with_recipe / sizeof *not_with_recipe; i++)
+        if (string_list_has(given, not_with_recipe[i]))
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other",
+                              not_with_recipe[i]);
+    for (size_t i = 0; (name = calibration_run_option(i)) != NULL; i++) {
+        if (!string_list_has(given, name))
+            continue;
+        if (args->recipe)
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other", name);
+        if (!args->calibrated.texts.n)
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s needs --file (-f TEXT)", name);
+    }
+    return ALLOT_OK;
+}
+
 static allot_status check(const void *arguments, struct allot_error *err)
 {
     const struct quantize_arguments *args = arguments;
@@ -32,6 +53,8 @@ static allot_status check(const void *arguments, struct allot_error *err)
     if (args->base && strchr(args->base, ','))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base takes one type");
     if (type_set_parse(&base, args->base, err) != ALLOT_OK)
+        return err->status;
+    if (check_unheeded(args, err) != ALLOT_OK)
         return err->status;
     return calibration_check(&args->calibrated, err);
 }

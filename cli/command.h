@@ -10,6 +10,7 @@ struct common_arguments {
     int64_t threads; /* 0: one per processor */
     const char *archive;
     struct string_list operands; /* what is no option, in order */
+    struct string_list given;    /* the names of the options on the command line */
 };
 
 struct command {

@@ -170,7 +170,8 @@ static int run_command(const struct command *command, int argc, char **argv)
     }
     struct common_arguments *common = arguments;
     int code;
-    if (options_parse(sets, n_sets, arguments, argc, argv, &common->operands, &err) != ALLOT_OK) {
+    if (options_parse(sets, n_sets, arguments, argc, argv, &common->operands, &common->given, &err) !=
+        ALLOT_OK) {
         code = usage_error(command, err.message);
     } else if (common->help) {
         struct strbuf sb = {0};
@@ -184,6 +185,7 @@ static int run_command(const struct command *command, int argc, char **argv)
     }
     options_release(sets, n_sets, arguments);
     string_list_release(&common->operands);
+    string_list_release(&common->given);
     free(arguments);
     return code;
 }

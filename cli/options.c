@@ -25,6 +25,14 @@ allot_status string_list_add(struct string_list *list, const char *item, struct 
     return ALLOT_OK;
 }
 
+bool string_list_has(const struct string_list *list, const char *item)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (strcmp(list->items[i], item) == 0)
+            return true;
+    return false;
+}
+
 void string_list_release(struct string_list *list)
 {
     free(list->items);
@@ -183,7 +191,7 @@ static allot_status unknown_option(const struct row_lookup *all, const char *wor
 
 /* One word of argv that starts with a dash, and its value if that is the next word. */
 static allot_status parse_option(const struct row_lookup *all, void *args, int argc, char **argv, int *at,
-                                 struct allot_error *err)
+                                 struct string_list *given, struct allot_error *err)
 {
     const char *word = argv[*at], *value = NULL;
     const struct option_row *row;
@@ -197,6 +205,8 @@ static allot_status parse_option(const struct row_lookup *all, void *args, int a
     }
     if (!row)
         return unknown_option(all, word, err);
+    if (string_list_add(given, row->name, err) != ALLOT_OK)
+        return err->status;
     if (row->kind == OPTION_FLAG) {
         if (value)
             return word[1] == '-' ? allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s takes no argument", row->name)
@@ -212,7 +222,8 @@ static allot_status parse_option(const struct row_lookup *all, void *args, int a
 }
 
 allot_status options_parse(const struct option_set *const *sets, size_t n_sets, void *args, int argc,
-                           char **argv, struct string_list *operands, struct allot_error *err)
+                           char **argv, struct string_list *operands, struct string_list *given,
+                           struct allot_error *err)
 {
     const struct row_lookup all = {sets, n_sets};
     const struct option_row *row;
@@ -225,7 +236,7 @@ allot_status options_parse(const struct option_set *const *sets, size_t n_sets, 
         if (!only_operands && strcmp(argv[i], "--") == 0)
             only_operands = true;
         else if (!only_operands && argv[i][0] == '-' && argv[i][1])
-            status = parse_option(&all, args, argc, argv, &i, err);
+            status = parse_option(&all, args, argc, argv, &i, given, err);
         else if (!argv[i][0])
             status = allot_fail(err, ALLOT_ERR_ARGUMENT, "an argument is empty");
         else

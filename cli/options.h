@@ -42,12 +42,15 @@ struct string_list {
 };
 
 allot_status string_list_add(struct string_list *list, const char *item, struct allot_error *err);
+bool string_list_has(const struct string_list *list, const char *item);
 void string_list_release(struct string_list *list);
 
-/* Fills args (zeroed) from the rows' defaults and from argv, and collects the operands. `--name=value`,
+/* Fills args (zeroed) from the rows' defaults and from argv, and collects the operands and the names of the
+ * options that argv gives. `--name=value`,
  * `--name value`, `-x value`, `-xvalue`; "--" ends the options. The error is a sentence for the user. */
 allot_status options_parse(const struct option_set *const *sets, size_t n_sets, void *args, int argc,
-                           char **argv, struct string_list *operands, struct allot_error *err);
+                           char **argv, struct string_list *operands, struct string_list *given,
+                           struct allot_error *err);
 
 /* Releases the lists that options_parse filled. */
 void options_release(const struct option_set *const *sets, size_t n_sets, void *args);

@@ -27,6 +27,14 @@ run measure m m -f t --ctx 33
 run quantize m o
 run quantize m o --size 1GB --recipe r
 run quantize m o --size 1GB --strict
+run quantize m o --recipe r -f t
+run quantize m o --recipe r --types Q4_K
+for option in --seed --sequences --chunk --seq-len --imatrix-chunks; do
+    run quantize m o --recipe r $option 8
+    run quantize m o --size 1GB $option 8
+done
+run cost m -f t --imatrix i --imatrix-chunks 8
+run cost m -f t --no-imatrix --imatrix-chunks=8
 run verify r
 run inspect ''
 run verify -- --help
