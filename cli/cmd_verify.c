@@ -100,6 +100,8 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     allot_status status = recipe_open(&recipe, recipe_path, err);
     if (status == ALLOT_OK)
         status = gguf_model_open(&model, path, err);
+    if (status == ALLOT_OK)
+        status = recipe_check(recipe, model, recipe_path, err);
     if (status != ALLOT_OK)
         goto cleanup;
     if (args->common.json) {

@@ -185,6 +185,8 @@ allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *e
     const struct calibrated_arguments *args = &run->args->calibrated;
     struct recipe *recipe = NULL;
     allot_status status = recipe_open(&recipe, run->args->recipe, err);
+    if (status == ALLOT_OK)
+        status = recipe_check(recipe, run->job.model, run->args->recipe, err);
     if (status == ALLOT_OK && args->imatrix)
         status = job_imatrix_read(&run->imatrix, args->imatrix, run->job.model, run->progress, err);
     if (status == ALLOT_OK)
@@ -199,26 +201,6 @@ allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *e
 
 /* ---- Writing
  * ------------------------------------------------------------------------------------------------ */
-
-/* ggml aborts the process, and llama-quantize refuses, where such a type meets no importances. */
-static allot_status check_importances(const struct quantize_run *run, float *const *weights,
-                                      struct allot_error *err)
-{
-    const struct gguf_model *model = run->job.model;
-    for (int64_t i = 0; i < model->n_tensors; i++) {
-        const struct quant_type *type = quant_type_find(run->plan.types[i]);
-        const struct gguf_tensor *tensor = &model->tensors[i];
-        bool exempt =
-            strcmp(tensor->name, "token_embd.weight") == 0 || strcmp(tensor->name, "output.weight") == 0;
-        if (weights[i] || !type || tensor->type == run->plan.types[i])
-            continue;
-        if (type->aborts_without || (type->needs_imatrix && !exempt))
-            return allot_fail(err, ALLOT_ERR_INFEASIBLE,
-                              "%s: tensor %s cannot become %s without an importance matrix that covers it",
-                              model->path, tensor->name, type->name);
-    }
-    return ALLOT_OK;
-}
 
 static void job_identity(char hex[static HASH_HEX], const struct quantize_run *run)
 {
@@ -245,8 +227,6 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
     char identity[HASH_HEX];
     float **weights = NULL;
     allot_status status = job_imatrix_weights(&weights, &run->imatrix, run->job.model, err);
-    if (status == ALLOT_OK)
-        status = check_importances(run, weights, err);
     job_identity(identity, run);
     const struct quantize_job job = {
         .model = run->job.model,

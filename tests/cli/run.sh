@@ -38,6 +38,7 @@ line_matches() { # EXPECTED ACTUAL
     pattern=${pattern//\*/\\*}
     pattern=${pattern//\?/\\?}
     pattern=${pattern//\[/\\[}
+    pattern=${pattern//(/\\(}
     pattern=${pattern//.../*}
     # shellcheck disable=SC2053
     [[ $2 == $pattern ]]
@@ -102,6 +103,8 @@ same|in ... s\n|in 12 s\n
 other|in ... s\n|in 12 m\n
 other|a*\n|abc\n
 same|a* [b]?\n|a* [b]?\n
+same|(.+)+(.+)\n|(.+)+(.+)\n
+other|a+(b)\n|ab\n
 ROWS
     [ $failed = 0 ] && echo 'self-test passed'
     return $failed

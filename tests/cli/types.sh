@@ -14,5 +14,11 @@ run cost m.gguf -f absent --types q4_K,Q6_0
 run plan m.gguf --size 1MB --types Q4_K,,Q5_K
 printf 'attn_v=Q6_K trailing\n' >recipe
 run verify recipe out.gguf
+# A rule whose matching does not end is no rule that does not match, unless an earlier one settles the matter.
+printf '(.+)+(.+)+(.+)+[!?]=Q6_K\n.*=Q8_0\n' >recipe
+run verify recipe out.gguf
+quick quantize m.gguf hard.gguf --recipe recipe
+sort -r recipe >settled
+quick quantize m.gguf settled.gguf --recipe settled | head -n 1
 printf 'attn_(=Q6_K\n' >recipe
 run verify recipe out.gguf
