@@ -199,6 +199,31 @@ static enum ggml_type *source_types(const struct gguf_model *model, struct allot
     return types;
 }
 
+/* Types that the caller wants but the costs do not tell of; a source's own type costs nothing. */
+static allot_status check_measured(const struct gguf_model *model, const struct cost_table *costs,
+                                   const struct type_set *allowed, struct allot_error *err)
+{
+    bool known[GGML_TYPE_COUNT];
+    struct strbuf missing = {0};
+    size_t n;
+    const struct quant_type *types = quant_types(&n);
+    memcpy(known, costs->types, sizeof known);
+    for (int64_t i = 0; i < model->n_tensors; i++)
+        known[model->tensors[i].type] = true;
+    for (size_t i = 0; i < n; i++)
+        if (allowed->has[types[i].type] && !known[types[i].type])
+            strbuf_addf(&missing, "%s%s", missing.len ? "," : "", types[i].name);
+    allot_status status = strbuf_check(&missing, err);
+    if (status == ALLOT_OK && missing.len)
+        status =
+            allot_fail(err, ALLOT_ERR_ARGUMENT,
+                       "the costs of %s do not tell of %s; the same 'allot cost' command with --types %s "
+                       "measures what is missing",
+                       costs->set.updated, missing.data, missing.data);
+    strbuf_release(&missing);
+    return status;
+}
+
 allot_status type_plan_solve(struct type_plan *plan, const struct gguf_model *model,
                              const struct cost_table *costs, const struct type_set *allowed,
                              const struct sized_arguments *args, const struct provenance *keys,
@@ -207,6 +232,8 @@ allot_status type_plan_solve(struct type_plan *plan, const struct gguf_model *mo
     struct knapsack k = {0};
     int64_t as_is = 0, padded = 0;
     memset(plan, 0, sizeof *plan);
+    if (check_measured(model, costs, allowed, err) != ALLOT_OK)
+        return err->status;
     plan->types = source_types(model, err);
     if (!plan->types)
         return err->status;
