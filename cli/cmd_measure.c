@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "cost/fisher.h"
 #include "describe.h"
 #include "job.h"
 #include "measure/measure.h"
@@ -166,12 +167,13 @@ static allot_status store_candidate(const struct comparison *c, struct model_job
                                     const struct allot_progress *progress, struct allot_error *err)
 {
     struct gguf_model *model = NULL;
-    char sha256[65], settings[64];
+    char sha256[65], settings[192];
     allot_status status = gguf_model_open(&model, c->candidates[candidate], err);
     if (status == ALLOT_OK)
         status = cached_model_sha256(job->archive, model, sha256, progress, err);
     gguf_model_close(model);
-    snprintf(settings, sizeof settings, "ctx=%" PRId64 " windows=%" PRId64, c->args->ctx, c->args->windows);
+    snprintf(settings, sizeof settings, "ctx=%" PRId64 " windows=%" PRId64 " %s", c->args->ctx,
+             c->args->windows, fisher_version());
     for (size_t text = 0; status == ALLOT_OK && text < c->result.n_texts; text++) {
         json_t *stats = stats_json(stats_of(c, candidate, text));
         char *document = json_dumps(stats, JSON_COMPACT | JSON_REAL_PRECISION(12));

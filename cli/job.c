@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "job.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "quant/quant.h"
 
 char *text_printf(const char *format, ...)
@@ -58,20 +60,29 @@ allot_status model_job_archive(struct model_job *job, enum archive_use use, stru
     return archive_open(&job->archive, job->archive_path, err);
 }
 
-/* One identity for all shards: a change to any of them changes the newest ctime or the total size. */
+/* One identity for all shards: in the place of the inode of a single file stands a digest of all identities.
+ */
 static allot_status identify_model(struct file_identity *id, const struct gguf_model *model,
                                    struct allot_error *err)
 {
+    struct strbuf all = {0};
+    char hex[HASH_HEX];
     allot_status status = file_identify(id, model_first_path(model), err);
-    for (int i = 1; status == ALLOT_OK && i < model->n_shards; i++) {
+    for (int i = 0; status == ALLOT_OK && model->n_shards > 1 && i < model->n_shards; i++) {
         struct file_identity shard;
         status = file_identify(&shard, gguf_model_shard_path(model, i), err);
-        if (status != ALLOT_OK)
-            break;
-        id->size += shard.size;
-        id->mtime_ns = shard.mtime_ns > id->mtime_ns ? shard.mtime_ns : id->mtime_ns;
-        id->ctime_ns = shard.ctime_ns > id->ctime_ns ? shard.ctime_ns : id->ctime_ns;
+        if (status == ALLOT_OK)
+            strbuf_addf(&all, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRIu64 " %" PRIu64 "\n", shard.size,
+                        shard.mtime_ns, shard.ctime_ns, shard.device, shard.inode);
     }
+    if (status == ALLOT_OK)
+        status = strbuf_check(&all, err);
+    if (status == ALLOT_OK && all.len) {
+        hash_bytes(hex, all.data, all.len);
+        hex[16] = '\0';
+        id->inode = strtoull(hex, NULL, 16);
+    }
+    strbuf_release(&all);
     return status;
 }
 

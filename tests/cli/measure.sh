@@ -11,6 +11,8 @@ for key in base ctx path windows tokens tie_with_first; do echo "$key: $(json $k
 if perl -MJSON::PP -e 1 2>/dev/null; then
     perl -MJSON::PP -0777 -ne 'decode_json($_)' doc || echo 'no valid JSON'
 fi
+# What was measured is kept under the version of what measured it.
+grep -aEq 'ctx=128 windows=2 allot [0-9.]+ ggml [0-9.]+' m.gguf.allot && echo 'kept by version'
 ls
 # A model that cannot be measured, and an archive that cannot be made.
 synthetic other.gguf

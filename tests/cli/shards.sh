@@ -23,3 +23,16 @@ run inspect part-00003-of-00003.gguf
 [ ! -e never.gguf ] || echo 'an output was made of half a model'
 mv elsewhere renamed.gguf
 run inspect renamed.gguf
+# A shard that is a link to another file of equal size, older and so no newer than the model: it is another model.
+for seed in 2 1; do
+    mkdir set$seed
+    "$TOOLS/make-synthetic" whole$seed.gguf 3 256 512 300 4 2 $seed
+    (cd set$seed && "$TOOLS/split-gguf" ../whole$seed.gguf part 3)
+done
+mkdir links
+ln -s "$PWD"/set1/* links
+text 60 >t.txt
+quick cost links/part-00001-of-00003.gguf -f t.txt "${CHEAP[@]}" --archive a | head -n 1
+quick plan links/part-00001-of-00003.gguf --size 1.2MB --archive a | grep 'size asked'
+ln -sf "$PWD/set2/part-00002-of-00003.gguf" links
+quick plan links/part-00001-of-00003.gguf --size 1.2MB --archive a
