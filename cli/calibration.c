@@ -82,8 +82,27 @@ allot_status calibration_open(struct calibration *c, struct model_job *job, stru
     return status;
 }
 
+allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,
+                              const struct allot_progress *progress, struct allot_error *err)
+{
+    const struct string_list *texts = &args->texts;
+    allot_status status = ALLOT_OK;
+    if (args->imatrix)
+        status = job_imatrix_read(&c->imatrix, args->imatrix, c->job->model, progress, err);
+    else if (!args->no_imatrix)
+        status = text_windows_from_files(&c->imatrix_windows, c->vocab, texts->items, texts->n,
+                                         IMATRIX_CONTEXT, args->imatrix_chunks, err);
+    if (status == ALLOT_OK)
+        status = text_windows_from_files(&c->sequences, c->vocab, texts->items, texts->n,
+                                         (int32_t)args->sequence_length, args->sequences, err);
+    return status;
+}
+
 void calibration_close(struct calibration *c)
 {
+    job_imatrix_release(&c->imatrix);
+    text_windows_release(&c->imatrix_windows);
+    text_windows_release(&c->sequences);
     text_vocab_close(c->vocab);
     net_release(&c->net);
     memset(c, 0, sizeof *c);
@@ -168,23 +187,18 @@ static allot_status find_imatrix(struct job_imatrix *im, struct model_job *job, 
 }
 
 allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
-                                 const struct string_list *texts, int32_t n_ctx, int64_t max_windows,
+                                 const struct text_windows *windows, const struct string_list *texts,
                                  const struct allot_progress *progress, struct allot_error *err)
 {
-    struct text_windows windows = {0};
     char *key = NULL;
+    allot_status status = ALLOT_OK;
     memset(im, 0, sizeof *im);
-    allot_status status =
-        text_windows_from_files(&windows, c->vocab, texts->items, texts->n, n_ctx, max_windows, err);
-    if (status != ALLOT_OK)
-        return status;
     if (c->job->archive) {
-        key = text_printf("%s %s %s", c->job->sha256, windows.sha256, fisher_version());
+        key = text_printf("%s %s %s", c->job->sha256, windows->sha256, fisher_version());
         status = key ? find_imatrix(im, c->job, key, err) : allot_fail_memory(err, 256, "a key");
     }
     if (status == ALLOT_OK && !im->present) {
-        status =
-            imatrix_collect(&im->data, &c->net, c->pool, &windows, texts->items, texts->n, progress, err);
+        status = imatrix_collect(&im->data, &c->net, c->pool, windows, texts->items, texts->n, progress, err);
         im->present = im->computed = status == ALLOT_OK;
         if (status == ALLOT_OK && c->job->archive)
             status = store_imatrix(im, c->job, key, err);
@@ -192,7 +206,6 @@ allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
     if (status != ALLOT_OK)
         job_imatrix_release(im);
     free(key);
-    text_windows_release(&windows);
     return status;
 }
 
@@ -217,11 +230,10 @@ allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibrati
     if (args->no_imatrix)
         return ALLOT_OK;
     if (!args->imatrix)
-        return calibration_imatrix(im, c, &args->texts, IMATRIX_CONTEXT, args->imatrix_chunks, progress, err);
-    allot_status status = job_imatrix_read(im, args->imatrix, c->job->model, progress, err);
-    if (status == ALLOT_OK && c->job->archive)
-        status = remember_path(c->job->archive, im, err);
-    return status;
+        return calibration_imatrix(im, c, &c->imatrix_windows, &args->texts, progress, err);
+    *im = c->imatrix;
+    memset(&c->imatrix, 0, sizeof c->imatrix);
+    return c->job->archive ? remember_path(c->job->archive, im, err) : ALLOT_OK;
 }
 
 /* Reads a user's imatrix from where it was; what is there now may be something else, or nothing. */
@@ -296,15 +308,16 @@ static allot_status find_set(struct archive_cost_set_info *info, struct model_jo
     return status;
 }
 
-static allot_status run_costs(struct calibration_result *result, struct calibration *c,
-                              const struct calibrated_arguments *args, const struct text_windows *windows,
-                              const struct job_imatrix *im, const struct allot_progress *progress,
-                              struct allot_error *err)
+allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
+                               const struct calibrated_arguments *args, const struct job_imatrix *im,
+                               const struct allot_progress *progress, struct allot_error *err)
 {
+    const struct text_windows *windows = &c->sequences;
     struct type_set set;
     enum ggml_type types[GGML_TYPE_COUNT];
     char params[64];
     int64_t set_id = 0;
+    memset(result, 0, sizeof *result);
     allot_status status = type_set_parse(&set, args->types, err);
     if (status != ALLOT_OK)
         return status;
@@ -333,18 +346,4 @@ static allot_status run_costs(struct calibration_result *result, struct calibrat
             "from there",
             c->job->archive_path);
     return status == ALLOT_OK ? find_set(&result->set, c->job, set_id, err) : status;
-}
-
-allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
-                               const struct calibrated_arguments *args, const struct job_imatrix *im,
-                               const struct allot_progress *progress, struct allot_error *err)
-{
-    struct text_windows windows = {0};
-    memset(result, 0, sizeof *result);
-    allot_status status = text_windows_from_files(&windows, c->vocab, args->texts.items, args->texts.n,
-                                                  (int32_t)args->sequence_length, args->sequences, err);
-    if (status == ALLOT_OK)
-        status = run_costs(result, c, args, &windows, im, progress, err);
-    text_windows_release(&windows);
-    return status;
 }

@@ -26,30 +26,35 @@ const char *calibration_run_option(size_t i);
 /* What cannot be said by rows: known types, a chunk that divides the sequence, options that exclude others. */
 allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err);
 
-/* A model opened for runs over texts. */
+/* A model opened for runs over texts, and what such runs read. */
 struct calibration {
     struct model_job *job;
     struct pool *pool;
     struct net net;
     struct text_vocab *vocab;
+    struct text_windows sequences;       /* for the costs */
+    struct text_windows imatrix_windows; /* empty unless an imatrix is to be computed */
+    struct job_imatrix imatrix;          /* the user's */
 };
 
 allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool,
                               struct allot_error *err);
+/* Reads all that the arguments name, so that a mistake in them shows before an archive is made. */
+allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,
+                              const struct allot_progress *progress, struct allot_error *err);
 void calibration_close(struct calibration *c);
 
-/* The imatrix of windows of n_ctx tokens of the texts, at most max_windows of them (< 1: all). With an
- * archive it is taken from there, or kept there once computed. */
+/* The imatrix of windows of the texts. With an archive it is taken from there, or kept there once computed. */
 allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
-                                 const struct string_list *texts, int32_t n_ctx, int64_t max_windows,
+                                 const struct text_windows *windows, const struct string_list *texts,
                                  const struct allot_progress *progress, struct allot_error *err);
 
-/* What the arguments say: the user's imatrix, none, or that of the texts. */
+/* After calibration_read. What the arguments say: the user's imatrix, none, or that of the texts. */
 allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibration *c,
                                         const struct calibrated_arguments *args,
                                         const struct allot_progress *progress, struct allot_error *err);
 
-/* Costs of all tensors in the wanted types into the archive; what is there already is not computed again. */
+/* After calibration_read. Costs of all tensors in the wanted types into the archive; what is there already is not computed again. */
 struct calibration_result {
     struct archive_cost_set_info set;
     struct fisher_result fisher;

@@ -150,11 +150,13 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
 
     allot_status status = model_job_open(&job, common->operands.items[0], common, err);
     if (status == ALLOT_OK)
-        status = model_job_archive(&job, ARCHIVE_CREATE, err);
-    if (status == ALLOT_OK)
         status = pool_new(&pool, (int)common->threads, err);
     if (status == ALLOT_OK)
         status = calibration_open(&calibration, &job, pool, err);
+    if (status == ALLOT_OK)
+        status = calibration_read(&calibration, args, progress, err);
+    if (status == ALLOT_OK)
+        status = model_job_archive(&job, ARCHIVE_CREATE, err);
     if (status == ALLOT_OK)
         status = model_job_hash(&job, progress, err);
     if (status == ALLOT_OK)

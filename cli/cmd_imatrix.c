@@ -59,6 +59,7 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     struct model_job job = {0};
     struct calibration calibration = {0};
     struct job_imatrix im = {0};
+    struct text_windows windows = {0};
     struct pool *pool = NULL;
     const struct job_inputs inputs = {.texts = &args->texts};
 
@@ -66,22 +67,25 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     if (status == ALLOT_OK)
         status = job_check_output(&job, &inputs, args->output, err);
     if (status == ALLOT_OK)
-        status = model_job_archive(&job, ARCHIVE_OPPORTUNISTIC, err);
-    if (status == ALLOT_OK)
         status = pool_new(&pool, (int)args->common.threads, err);
     if (status == ALLOT_OK)
         status = calibration_open(&calibration, &job, pool, err);
+    if (status == ALLOT_OK)
+        status = text_windows_from_files(&windows, calibration.vocab, args->texts.items, args->texts.n,
+                                         (int32_t)args->ctx, args->chunks, err);
+    if (status == ALLOT_OK)
+        status = model_job_archive(&job, ARCHIVE_OPPORTUNISTIC, err);
     if (status == ALLOT_OK && job.archive)
         status = model_job_hash(&job, progress, err);
     if (status == ALLOT_OK)
-        status = calibration_imatrix(&im, &calibration, &args->texts, (int32_t)args->ctx, args->chunks,
-                                     progress, err);
+        status = calibration_imatrix(&im, &calibration, &windows, &args->texts, progress, err);
     if (status == ALLOT_OK)
         status = imatrix_write(&im.data, args->output, err);
     command_end_progress(progress);
     if (status == ALLOT_OK)
         status = print_result(args, &im.data, err);
     job_imatrix_release(&im);
+    text_windows_release(&windows);
     calibration_close(&calibration);
     pool_free(pool);
     model_job_release(&job);

@@ -45,6 +45,14 @@ static allot_status check_before_work(const struct quantize_run *run, struct all
     return check_outputs(run, &inputs, exports_imatrix, err);
 }
 
+static allot_status open_calibration(struct quantize_run *run, struct allot_error *err)
+{
+    allot_status status = calibration_open(&run->calibration, &run->job, run->pool, err);
+    if (status == ALLOT_OK)
+        status = calibration_read(&run->calibration, &run->args->calibrated, run->progress, err);
+    return status;
+}
+
 allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err)
 {
     const struct common_arguments *common = &run->args->calibrated.sized.common;
@@ -59,9 +67,11 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
     if (status == ALLOT_OK)
         status = check_before_work(run, err);
     if (status == ALLOT_OK)
-        status = model_job_archive(&run->job, use, err);
-    if (status == ALLOT_OK)
         status = pool_new(&run->pool, (int)common->threads, err);
+    if (status == ALLOT_OK && run->args->calibrated.texts.n)
+        status = open_calibration(run, err);
+    if (status == ALLOT_OK)
+        status = model_job_archive(&run->job, use, err);
     if (status == ALLOT_OK)
         status = model_job_hash(&run->job, run->progress, err);
     return status;
@@ -72,18 +82,15 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
 static allot_status measured_costs(struct quantize_run *run, struct cost_table *costs,
                                    struct allot_error *err)
 {
-    struct calibration calibration = {0};
     struct calibration_result result;
-    allot_status status = calibration_open(&calibration, &run->job, run->pool, err);
+    allot_status status = calibration_chosen_imatrix(&run->imatrix, &run->calibration, &run->args->calibrated,
+                                                     run->progress, err);
     if (status == ALLOT_OK)
-        status = calibration_chosen_imatrix(&run->imatrix, &calibration, &run->args->calibrated,
-                                            run->progress, err);
-    if (status == ALLOT_OK)
-        status = calibration_costs(&result, &calibration, &run->args->calibrated, &run->imatrix,
+        status = calibration_costs(&result, &run->calibration, &run->args->calibrated, &run->imatrix,
                                    run->progress, err);
     if (status == ALLOT_OK)
         status = cost_table_load(costs, &run->job, &result.set, err);
-    calibration_close(&calibration);
+    calibration_close(&run->calibration);
     return status;
 }
 
@@ -309,6 +316,7 @@ void quantize_run_release(struct quantize_run *run)
 {
     type_plan_release(&run->plan);
     job_imatrix_release(&run->imatrix);
+    calibration_close(&run->calibration);
     model_job_release(&run->job);
     pool_free(run->pool);
     free(run->recipe_path);

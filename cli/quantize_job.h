@@ -21,6 +21,7 @@ struct quantize_run {
     char *imatrix_path; /* OUT.imatrix.gguf, or the user's; NULL: none */
     struct pool *pool;
     struct model_job job;
+    struct calibration calibration; /* with texts only */
     struct job_imatrix imatrix;
     struct provenance keys;
     struct type_plan plan;
