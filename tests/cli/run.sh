@@ -113,7 +113,7 @@ ROWS
 [ "${1:-}" != --self-test ] || { self_test; exit; }
 build=$(cd "${1:?usage: run.sh BUILD_DIR [NAME...]}" && pwd) || exit 2
 shift
-export ALLOT=${ALLOT:-$build/allot} TOOLS=${TOOLS:-$build/tools} STOCK_TOOLS=${STOCK_TOOLS:-}
+export ALLOT=${ALLOT:-$build/allot} TOOLS=${TOOLS:-$build/tools} STOCK_TOOLS=${STOCK_TOOLS:-$build/stock}
 [ -x "$ALLOT" ] || { echo "run.sh: no allot in $build" >&2; exit 2; }
 names=("$@")
 if [ $# = 0 ]; then
