@@ -21,8 +21,8 @@ struct text_tokens {
  * one newline at the end of the file is dropped, special tokens are added as the model says, special-token
  * text in the file is not parsed. An EOS that the model adds is taken off the end again: the stock tools
  * refuse such models, and it is no part of the text. Fails on a file that cannot be read or is empty, and on
- * text that the vocabulary cannot spell (libllama would end the process); invalid UTF-8 is the tokenizer's
- * business. */
+ * text that the vocabulary cannot spell or that has code points beyond U+10FFFF (libllama would end the
+ * process); other invalid UTF-8 is the tokenizer's business. */
 allot_status text_tokenize_file(struct text_tokens *out, const struct text_vocab *vocab, const char *path,
                                 struct allot_error *err);
 void text_tokens_release(struct text_tokens *tokens);

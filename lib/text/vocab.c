@@ -1,8 +1,9 @@
 /* vocab.c - what a vocabulary can spell.  SPDX-License-Identifier: MIT
  *
+ * Every tokenizer throws a C++ exception, which would end the process, at a code point beyond Unicode's last.
  * SentencePiece tokenizers (tokenizer.ggml.model "llama") write a character that is no token as one token per
- * byte. libllama throws a C++ exception, which would end the process, if the vocabulary has no token for such
- * a byte, so texts are checked against the vocabulary before they are tokenized. */
+ * byte, and libllama throws one if the vocabulary has no token for such a byte. So texts are checked before
+ * they are tokenized. */
 #include "text/vocab.h"
 
 #include "base/error.h"
@@ -90,12 +91,32 @@ static bool can_spell(const struct text_vocab *vocab, const uint8_t *bytes, size
            bsearch(&wanted, vocab->pieces, vocab->n_pieces, sizeof wanted, compare_pieces) != NULL;
 }
 
+/* Four bytes that libllama decodes to more than U+10FFFF; what does not decode it replaces. */
+static bool is_beyond_unicode(const uint8_t *bytes, size_t n)
+{
+    return n >= 4 && ((bytes[0] == 0xf4 && bytes[1] >= 0x90) || (bytes[0] >= 0xf5 && bytes[0] <= 0xf7)) &&
+           (bytes[1] & 0xc0) == 0x80 && (bytes[2] & 0xc0) == 0x80 && (bytes[3] & 0xc0) == 0x80;
+}
+
+static allot_status check_code_points(const uint8_t *text, size_t n, const char *path,
+                                      struct allot_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (is_beyond_unicode(text + i, n - i))
+            return allot_fail(err, ALLOT_ERR_FORMAT,
+                              "%s: bytes %02X %02X %02X %02X at byte %zu spell a code point beyond U+10FFFF: "
+                              "not a text",
+                              path, text[i], text[i + 1], text[i + 2], text[i + 3], i);
+    return ALLOT_OK;
+}
+
 allot_status vocab_check_bytes(const struct text_vocab *vocab, const uint8_t *text, size_t n,
                                const char *path, struct allot_error *err)
 {
     static const uint8_t space[] = {0xe2, 0x96, 0x81}; /* what SentencePiece writes for ' ' */
-    if (!vocab->spells_bytes || vocab->all_bytes_known)
-        return ALLOT_OK;
+    allot_status status = check_code_points(text, n, path, err);
+    if (status != ALLOT_OK || !vocab->spells_bytes || vocab->all_bytes_known)
+        return status;
     for (size_t i = 0, len; i < n; i += len) {
         len = utf8_len(text[i]);
         if (len > n - i)

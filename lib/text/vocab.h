@@ -14,7 +14,7 @@ struct text_vocab {
     struct llama_model *model;
     const struct llama_vocab *llama;
     char *path;
-    /* For the tokenizers that throw at a character they cannot spell (vocab_check_bytes). */
+    /* For the tokenizers that write unknown characters as bytes (vocab_check_bytes). */
     bool spells_bytes, all_bytes_known;
     bool byte_known[256];
     struct vocab_piece *pieces; /* tokens of 2 to 4 bytes, sorted; only if some byte is unknown */
@@ -23,7 +23,8 @@ struct text_vocab {
 
 /* Fills the last group of fields. */
 allot_status vocab_index_bytes(struct text_vocab *vocab, struct allot_error *err);
-/* Fails if the text holds a character that the tokenizer could not spell, naming `path`. */
+/* Fails if the text holds a code point beyond U+10FFFF or a character that the tokenizer could not spell,
+ * naming `path` and the place. */
 allot_status vocab_check_bytes(const struct text_vocab *vocab, const uint8_t *text, size_t n,
                                const char *path, struct allot_error *err);
 

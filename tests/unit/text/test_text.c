@@ -269,6 +269,41 @@ static void test_characters_without_tokens(void **state)
     text_vocab_close(vocab);
 }
 
+/* libllama would end the process at a code point beyond U+10FFFF, whatever the tokenizer; it replaces all
+ * else that is not UTF-8. */
+static void test_code_points_beyond_unicode(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *complaint; /* NULL: none */
+    } rows[] = {
+        {"abc \xf4\x90\x80\x80 def", "bytes F4 90 80 80 at byte 4"},
+        {"\xf5\x80\x80\x80", "at byte 0"},
+        {"ab \xf0\xf7\xbf\xbf\xbf", "at byte 4"},
+        {"last \xf4\x8f\xbf\xbf", NULL},
+        {"cut \xf4\x90\x80", NULL},
+        {"broken \xf4\x90\x80 \x80 \xf7 \xf8\x88\x80\x80\x80", NULL},
+        {"overlong \xc0\xaf, surrogate \xed\xa0\x80, Latin-1 caf\xe9 \xff\xfe", NULL},
+        {"\xef\xbb\xbf after a mark", NULL},
+    };
+    struct spm spm = {.tokens = {"\xe2\x96\x81", "a", "b"}, .n = 3, .with_bytes = true};
+    struct text_vocab *vocabs[] = {tiny, open_vocab(write_spm("bytes.gguf", &spm))};
+    for (size_t r = 0; r < 2 * (sizeof rows / sizeof *rows); r++) {
+        const char *text = rows[r / 2].text, *complaint = rows[r / 2].complaint;
+        struct text_tokens tokens;
+        struct allot_error err = {0};
+        allot_status status =
+            text_tokenize_file(&tokens, vocabs[r % 2], write_text("beyond.txt", text), &err);
+        assert_int_equal(status, complaint == NULL ? ALLOT_OK : ALLOT_ERR_FORMAT);
+        if (complaint != NULL) {
+            assert_message(&err, complaint);
+            assert_message(&err, "beyond.txt");
+        }
+        text_tokens_release(&tokens);
+    }
+    text_vocab_close(vocabs[1]);
+}
+
 static void test_bad_texts(void **state)
 {
     (void)state;
@@ -504,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_special_text_is_not_parsed),
         cmocka_unit_test(test_bos_and_eos),
         cmocka_unit_test(test_characters_without_tokens),
+        cmocka_unit_test(test_code_points_beyond_unicode),
         cmocka_unit_test(test_bad_texts),
         cmocka_unit_test(test_any_path),
         cmocka_unit_test(test_damaged_vocabularies),
