@@ -23,7 +23,8 @@ extern const struct option_set calibration_options; /* offsets into struct calib
 
 /* The i-th option that only a run over texts heeds, or NULL. */
 const char *calibration_run_option(size_t i);
-/* What cannot be said by rows: known types, a chunk that divides the sequence, options that exclude others. */
+/* What cannot be said by rows: known types, a chunk that divides the sequence, options that exclude others.
+ */
 allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err);
 
 /* A model opened for runs over texts, and what such runs read. */
@@ -44,7 +45,8 @@ allot_status calibration_read(struct calibration *c, const struct calibrated_arg
                               const struct allot_progress *progress, struct allot_error *err);
 void calibration_close(struct calibration *c);
 
-/* The imatrix of windows of the texts. With an archive it is taken from there, or kept there once computed. */
+/* The imatrix of windows of the texts. With an archive it is taken from there, or kept there once computed.
+ */
 allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
                                  const struct text_windows *windows, const struct string_list *texts,
                                  const struct allot_progress *progress, struct allot_error *err);
@@ -54,7 +56,8 @@ allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibrati
                                         const struct calibrated_arguments *args,
                                         const struct allot_progress *progress, struct allot_error *err);
 
-/* After calibration_read. Costs of all tensors in the wanted types into the archive; what is there already is not computed again. */
+/* After calibration_read. Costs of all tensors in the wanted types into the archive; what is there already is
+ * not computed again. */
 struct calibration_result {
     struct archive_cost_set_info set;
     struct fisher_result fisher;
@@ -63,8 +66,8 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
                                const struct calibrated_arguments *args, const struct job_imatrix *im,
                                const struct allot_progress *progress, struct allot_error *err);
 
-/* The imatrix behind a set of costs, by its SHA-256: from the archive if it was computed here, or else from the
- * file it was read from. Absent where the costs are without one; an error where it is not at hand. */
+/* The imatrix behind a set of costs, by its SHA-256: from the archive if it was computed here, or else from
+ * the file it was read from. Absent where the costs are without one; an error where it is not at hand. */
 allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job *job,
                                         const struct archive_cost_set_info *set,
                                         const struct allot_progress *progress, struct allot_error *err);

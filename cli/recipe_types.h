@@ -8,8 +8,8 @@
 /* recipe_parse with the types of lib/quant. */
 allot_status recipe_open(struct recipe **out, const char *path, struct allot_error *err);
 
-/* Fails, naming the rule, if for one of the tensors a rule takes more steps than matching is allowed: whether it
- * matches is then unknown. */
+/* Fails, naming the rule, if for one of the tensors a rule takes more steps than matching is allowed: whether
+ * it matches is then unknown. */
 allot_status recipe_check(const struct recipe *recipe, const struct gguf_model *model, const char *path,
                           struct allot_error *err);
 

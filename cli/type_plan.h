@@ -25,8 +25,8 @@ struct cost_table {
 
 allot_status cost_table_load(struct cost_table *table, struct model_job *job,
                              const struct archive_cost_set_info *set, struct allot_error *err);
-/* The newest set of the model with finished types; if imatrix_sha256 is not NULL, of that imatrix ("": none). The
- * error says what there is instead. */
+/* The newest set of the model with finished types; if imatrix_sha256 is not NULL, of that imatrix ("": none).
+ * The error says what there is instead. */
 allot_status cost_table_newest(struct cost_table *table, struct model_job *job, const char *imatrix_sha256,
                                struct allot_error *err);
 void cost_table_release(struct cost_table *table);
