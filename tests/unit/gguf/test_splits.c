@@ -147,6 +147,68 @@ static void test_rows(void **state)
     }
 }
 
+/* Shards may differ in alignment, in their keys and in how many tensors they hold; offsets count from each
+ * shard's own padded header. One of them holds no tensor. */
+static void test_other_layouts(void **state)
+{
+    static const struct {
+        uint32_t alignment;    /* 0: without the key, 32 */
+        int n_tensors, filler; /* bytes of a key that moves the data */
+    } layouts[N_SHARDS] = {{64, 2, 0}, {0, 0, 3}, {256, 3, 101}};
+    static const struct spoiled good = {.basename = RULE};
+    static char text[128];
+    char path[4200], name[32], *folder = synth_folder();
+    struct gguf_model *model;
+    struct allot_error err;
+    int n = 0;
+    (void)state;
+    for (int i = 0; i < N_SHARDS; i++) {
+        const uint32_t alignment = layouts[i].alignment ? layouts[i].alignment : 32;
+        synth_start(&synth, 3, (uint64_t)layouts[i].n_tensors, 4 + (layouts[i].alignment > 0));
+        synth_kv_u32(&synth, "split.no", (uint32_t)i);
+        synth_kv_u32(&synth, "split.count", N_SHARDS);
+        synth_kv_u32(&synth, "split.tensors.count", 5);
+        memset(text, 'x', sizeof text);
+        text[layouts[i].filler] = '\0';
+        synth_kv_str(&synth, "filler", text);
+        if (layouts[i].alignment)
+            synth_kv_u32(&synth, "general.alignment", alignment);
+        for (int t = 0; t < layouts[i].n_tensors; t++) {
+            const uint64_t ne[] = {(uint64_t)(5 + n + t)};
+            snprintf(name, sizeof name, "blk.%d.w", n + t);
+            synth_tensor(&synth, name, 1, ne, 0, (uint64_t)t * alignment);
+        }
+        for (int t = 0; t < layouts[i].n_tensors; t++, n++) {
+            synth_pad(&synth, alignment);
+            for (int b = 0; b < 4 * (5 + n); b++)
+                synth_u8(&synth, NULL, (uint8_t)(16 * n + b % 16));
+        }
+        shard_path(path, folder, &good, i);
+        synth_save(path, synth.data, synth.n);
+    }
+    if (gguf_model_open(&model, path, &err))
+        fail_msg("%s", err.message);
+    assert_int_equal(model->n_tensors, 5);
+    assert_int_equal(model->alignment, 64); /* the first shard's */
+    for (int i = 0; i < 5; i++) {
+        const struct gguf_tensor *t = &model->tensors[i];
+        snprintf(name, sizeof name, "blk.%d.w", i);
+        assert_string_equal(t->name, name);
+        assert_int_equal(t->shard, i < 2 ? 0 : 2);
+        assert_int_equal(t->file_offset % layouts[t->shard].alignment, 0);
+        assert_int_equal(t->n_bytes, 4 * (5 + i));
+        for (int b = 0; b < t->n_bytes; b++)
+            assert_int_equal(t->data[b], 16 * i + b % 16);
+    }
+    gguf_model_close(model);
+    for (int i = 0; i < N_SHARDS; i++) {
+        shard_path(path, folder, &good, i);
+        unlink(path);
+    }
+    assert_int_equal(rmdir(folder), 0);
+    free(folder);
+}
+
 /* split.count 1 or 0 is one file, under any name. */
 static void test_single(void **state)
 {
@@ -168,6 +230,7 @@ static void test_single(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_single)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_other_layouts),
+                                       cmocka_unit_test(test_single)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
