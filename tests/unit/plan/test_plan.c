@@ -292,12 +292,10 @@ static void test_state_limits(void **state)
 
     (void)state;
     for (size_t s = 0; s < 2; s++) {
-        int n_inexact = 0;
+        int n_inexact = count_inexact(sizes[s], seed);
 
-        for (uint64_t key = 0; key < 3; key++)
-            n_inexact += count_inexact(sizes[s], seed + 100 * key);
-        print_message("%zu hard items: %d of 9 without proof\n", sizes[s], n_inexact);
-        assert_true(n_inexact >= 3);
+        print_message("%zu hard items: %d of 3 without proof\n", sizes[s], n_inexact);
+        assert_true(n_inexact >= 1);
     }
 }
 
