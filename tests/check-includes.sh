@@ -18,8 +18,7 @@ quant:    gguf base
 net:      gguf base
 cost:     net quant text archive gguf base
 measure:  text gguf base
-search:   cost plan measure net quant text archive gguf base
-cli:      search cost plan measure net quant text archive gguf base
+cli:      cost plan measure net quant text archive gguf base
 '
 # HEADER PATTERN: the parts that may include it. Others (the C library, POSIX) are free to all.
 allowed_libraries='
@@ -29,7 +28,7 @@ pcre2\.h:              plan
 openssl/.*:            base
 jansson\.h:            cli
 llama\.h:              text measure quant cli
-(ggml|gguf)(-.*)?\.h:  gguf text quant net cost measure search cli
+(ggml|gguf)(-.*)?\.h:  gguf text quant net cost measure cli
 '
 # What library code must not call or name: it returns a status and reports through callbacks.
 forbidden='\b(printf|vprintf|puts|putchar|perror|stderr|stdout|exit|_exit|_Exit|quick_exit|abort|assert)\b'
