@@ -6,8 +6,9 @@
 #include "llama.h"
 
 /* Loads a model, or only its vocabulary, mapping its weights. The file is checked by gguf_model_open
- * first, and its tokenizer lists here, because libllama aborts the process on some that are damaged. Any
- * shard of a split model may be named. Free with llama_model_free. */
+ * and check.h first, because libllama aborts the process on some that are damaged (hyperparameters and
+ * weights only if they are to be loaded). Any shard of a split model may be named. Free with
+ * llama_model_free. */
 allot_status text_llama_load(struct llama_model **out, const char *path, bool vocab_only,
                              struct allot_error *err);
 

@@ -346,6 +346,21 @@ static void damage_duplicate(struct gguf_context *metadata)
     gguf_set_arr_str(metadata, "tokenizer.ggml.tokens", tokens, 5);
 }
 
+/* libllama takes "b" of it. */
+static void damage_nul(struct gguf_context *metadata)
+{
+    static const char name[] = "tokenizer.ggml.tokens";
+    const char *tokens[] = {"a", "b", "b?c"};
+    gguf_set_arr_str(metadata, name, tokens, 3);
+    *strchr(gguf_get_arr_str(metadata, gguf_find_key(metadata, name), 2), '?') = '\0';
+}
+
+static void damage_named_empty(struct gguf_context *metadata)
+{
+    const char *tokens[] = {"a", "[EMPTY_3]", "[EMPTY_03]", "", "[EMPTY_0]", "[EMPTY_9]"};
+    gguf_set_arr_str(metadata, "tokenizer.ggml.tokens", tokens, 6);
+}
+
 static void damage_no_tokens(struct gguf_context *metadata)
 {
     gguf_remove_key(metadata, "tokenizer.ggml.tokens");
@@ -385,7 +400,8 @@ static void test_damaged_vocabularies(void **state)
         void (*damage)(struct gguf_context *metadata);
         const char *complaint;
     } rows[] = {
-        {damage_duplicate, "the token \"b\" twice"},   {damage_no_tokens, "no tokenizer"},
+        {damage_duplicate, "the token \"b\" twice"},   {damage_nul, "the token \"b\" twice"},
+        {damage_named_empty, "\"[EMPTY_3]\" twice"},   {damage_no_tokens, "no tokenizer"},
         {damage_not_strings, "not a list of strings"}, {damage_short_types, "toktypes"},
         {damage_unknown_tokenizer, "runes"},           {damage_unknown_architecture, "abacus"},
         {damage_no_tokenizer, "no tokenizer"},

@@ -1,0 +1,315 @@
+/* check.c - what libllama aborts on, found before it sees the file.  SPDX-License-Identifier: MIT */
+#include "text/check.h"
+
+#include "base/error.h"
+#include "ggml-cpu.h"
+#include "gguf.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Tokens ------------------------------------------------------------------------------------- */
+
+/* As libllama takes it: up to the first NUL. */
+struct token_text {
+    const char *bytes;
+    size_t len;
+};
+
+static int compare_token_texts(const void *a, const void *b)
+{
+    const struct token_text *x = a, *y = b;
+    int order = memcmp(x->bytes, y->bytes, x->len < y->len ? x->len : y->len);
+    if (order != 0)
+        return order;
+    return x->len < y->len ? -1 : x->len > y->len;
+}
+
+static uint64_t read_u64(const uint8_t *bytes)
+{
+    uint64_t value;
+    memcpy(&value, bytes, sizeof value);
+    return value;
+}
+
+/* libllama calls the empty token number N [EMPTY_N]. Is this text such a name, of a token that is empty? */
+static bool names_empty_token(const struct token_text *text, const struct token_text *texts, uint64_t n)
+{
+    char copy[32], name[32];
+    unsigned long long id;
+    if (text->len >= sizeof copy)
+        return false;
+    memcpy(copy, text->bytes, text->len);
+    copy[text->len] = '\0';
+    if (sscanf(copy, "[EMPTY_%19llu]", &id) != 1 || id >= n || texts[id].len != 0)
+        return false;
+    snprintf(name, sizeof name, "[EMPTY_%llu]", id);
+    return strcmp(copy, name) == 0;
+}
+
+/* Sorts texts. */
+static allot_status check_tokens_differ(struct token_text *texts, uint64_t n, const char *path,
+                                        struct allot_error *err)
+{
+    const struct token_text *twice = NULL;
+    for (uint64_t i = 0; i < n && twice == NULL; i++)
+        if (names_empty_token(&texts[i], texts, n))
+            twice = &texts[i];
+    if (twice == NULL)
+        qsort(texts, n, sizeof *texts, compare_token_texts);
+    for (uint64_t i = 1; i < n && twice == NULL; i++)
+        if (texts[i].len > 0 && compare_token_texts(&texts[i - 1], &texts[i]) == 0)
+            twice = &texts[i];
+    if (twice != NULL)
+        return allot_fail(
+            err, ALLOT_ERR_FORMAT,
+            "%s: tokenizer.ggml.tokens lists the token \"%.*s\" twice (libllama ends tokens at a "
+            "NUL and calls the empty one number N [EMPTY_N])",
+            path, (int)(twice->len < 64 ? twice->len : 64), twice->bytes);
+    return ALLOT_OK;
+}
+
+allot_status check_token_list(const struct gguf_model *model, struct allot_error *err)
+{
+    const struct gguf_kv *kv = gguf_model_kv(model, "tokenizer.ggml.tokens");
+    if (kv == NULL)
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: has no tokenizer (no tokenizer.ggml.tokens)",
+                          model->path);
+    uint32_t element_type = GGUF_TYPE_COUNT;
+    if (kv->type == GGUF_TYPE_ARRAY)
+        memcpy(&element_type, kv->raw, sizeof element_type);
+    if (element_type != GGUF_TYPE_STRING)
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: tokenizer.ggml.tokens is not a list of strings",
+                          model->path);
+    uint64_t n = read_u64(kv->raw + sizeof element_type);
+    if (n == 0 || n > INT32_MAX)
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: tokenizer.ggml.tokens has %" PRIu64 " tokens",
+                          model->path, n);
+    struct token_text *texts = malloc(n * sizeof *texts);
+    if (texts == NULL)
+        return allot_fail_memory(err, n * sizeof *texts, "the list of tokens");
+    const uint8_t *at = kv->raw + sizeof element_type + sizeof n;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t len = read_u64(at);
+        const char *bytes = (const char *)at + sizeof len;
+        texts[i] = (struct token_text){bytes, strnlen(bytes, len)};
+        at += sizeof len + len;
+    }
+    allot_status status = check_tokens_differ(texts, n, model->path, err);
+    free(texts);
+    return status;
+}
+
+/* ---- Hyperparameters ---------------------------------------------------------------------------- */
+
+enum { MAX_LAYERS = 512, MAX_EXPERTS = 1024 }; /* libllama's */
+
+struct hparams {
+    const struct gguf_model *model;
+    const char *arch;
+    int64_t n_layers;
+};
+
+static const char *key_of(const struct hparams *hparams, const char *suffix, char key[static 192])
+{
+    snprintf(key, 192, "%.120s.%s", hparams->arch, suffix);
+    return key;
+}
+
+/* The number under ARCH.suffix, or the one for a layer if there is a list of one per layer. */
+static int64_t read_number(const struct hparams *hparams, const char *suffix, int64_t layer, int64_t fallback)
+{
+    char key[192];
+    int64_t value;
+    const struct gguf_kv *kv = gguf_model_kv(hparams->model, key_of(hparams, suffix, key));
+    if (kv == NULL)
+        return fallback;
+    if (kv->type != GGUF_TYPE_ARRAY)
+        return gguf_model_i64(hparams->model, key, &value) ? value : fallback;
+    uint32_t type, element;
+    memcpy(&type, kv->raw, sizeof type);
+    if ((type != GGUF_TYPE_UINT32 && type != GGUF_TYPE_INT32) ||
+        read_u64(kv->raw + sizeof type) != (uint64_t)hparams->n_layers)
+        return fallback;
+    memcpy(&element, kv->raw + sizeof type + sizeof(uint64_t) + (size_t)layer * sizeof element,
+           sizeof element);
+    return element;
+}
+
+static allot_status check_range(const struct hparams *hparams, const char *suffix, int64_t low, int64_t high,
+                                struct allot_error *err)
+{
+    char key[192];
+    int64_t value = read_number(hparams, suffix, 0, low);
+    if (value < low || value > high)
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: metadata %s is %" PRId64 ", not a whole number from %" PRId64 " to %" PRId64,
+                          hparams->model->path, key_of(hparams, suffix, key), value, low, high);
+    return ALLOT_OK;
+}
+
+/* Has the layer projections that heads share? Recurrent layers (they have tensors ssm_...) and those without
+ * attention may have no heads. */
+static bool has_attention(const struct gguf_model *model, int64_t layer)
+{
+    bool attention = false;
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const struct gguf_tensor *tensor = &model->tensors[i];
+        if (tensor->layer != layer)
+            continue;
+        const char *role = strchr(tensor->name + strlen("blk."), '.') + 1;
+        if (strncmp(role, "ssm_", strlen("ssm_")) == 0)
+            return false;
+        attention = attention || strcmp(role, "attn_q.weight") == 0 || strcmp(role, "attn_k.weight") == 0 ||
+                    strcmp(role, "attn_qkv.weight") == 0;
+    }
+    return attention;
+}
+
+static allot_status check_heads(const struct hparams *hparams, int64_t layer, struct allot_error *err)
+{
+    const char *path = hparams->model->path;
+    int64_t heads = read_number(hparams, "attention.head_count", layer, 0);
+    int64_t kv_heads = read_number(hparams, "attention.head_count_kv", layer, heads);
+    if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0)
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: metadata %s.attention.head_count and head_count_kv give layer %" PRId64
+                          " %" PRId64 " heads for %" PRId64 " key/value heads",
+                          path, hparams->arch, layer, heads, kv_heads);
+    int64_t width = read_number(hparams, "embedding_length", 0, 0);
+    int64_t key_length = read_number(hparams, "attention.key_length", 0, 0);
+    if (key_length == 0 && width % heads != 0)
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: metadata %s.embedding_length of %" PRId64 " is not a multiple of the %" PRId64
+                          " heads of layer %" PRId64,
+                          path, hparams->arch, width, heads, layer);
+    if (key_length == 0)
+        key_length = width / heads;
+    int64_t n_rot = read_number(hparams, "rope.dimension_count", 0, key_length);
+    if (key_length < 1 || n_rot < 0 || n_rot > key_length || n_rot % 2 != 0)
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: metadata %s: heads of %" PRId64 " channels, %" PRId64
+                          " of them for the rotary embedding, which takes an even number",
+                          path, hparams->arch, key_length, n_rot);
+    return ALLOT_OK;
+}
+
+static allot_status check_experts(const struct hparams *hparams, struct allot_error *err)
+{
+    allot_status status = check_range(hparams, "expert_count", 0, MAX_EXPERTS, err);
+    if (status != ALLOT_OK)
+        return status;
+    int64_t n = read_number(hparams, "expert_count", 0, 0), most = 0;
+    int64_t groups = read_number(hparams, "expert_group_count", 0, 0);
+    int64_t groups_used = read_number(hparams, "expert_group_used_count", 0, 0);
+    for (int64_t layer = 0; layer < hparams->n_layers; layer++) {
+        int64_t used = read_number(hparams, "expert_used_count", layer, 0);
+        most = used > most ? used : most;
+    }
+    if (most > n || (most == 0 && n > 0))
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: metadata %s.expert_used_count is %" PRId64 " and expert_count %" PRId64,
+                          hparams->model->path, hparams->arch, most, n);
+    if ((groups > 0 && groups >= n) ||
+        (groups > 1 && (n % groups != 0 || groups_used < 1 || groups_used >= groups)))
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: metadata %s.expert_group_count: %" PRId64 " of %" PRId64 " groups for %" PRId64
+                          " experts",
+                          hparams->model->path, hparams->arch, groups_used, groups, n);
+    return ALLOT_OK;
+}
+
+static allot_status check_reals(const struct hparams *hparams, struct allot_error *err)
+{
+    static const char *const suffixes[] = {"attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon",
+                                           "attention.group_norm_epsilon", "rope.freq_base",
+                                           "rope.scaling.factor"};
+    char key[192];
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        double value;
+        if (gguf_model_f64(hparams->model, key_of(hparams, suffixes[i], key), &value) &&
+            (!isfinite(value) || value < 0))
+            return allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is %g, not a finite number >= 0",
+                              hparams->model->path, key, value);
+    }
+    return ALLOT_OK;
+}
+
+/* libllama asserts that it knows the name. */
+static allot_status check_rope_scaling(const struct hparams *hparams, struct allot_error *err)
+{
+    static const char *const known[] = {"none", "linear", "yarn", "longrope"};
+    char key[192];
+    char *type = gguf_model_str(hparams->model, key_of(hparams, "rope.scaling.type", key));
+    bool ok = type == NULL;
+    for (size_t i = 0; i < sizeof known / sizeof *known && !ok; i++)
+        ok = strcmp(type, known[i]) == 0;
+    allot_status status = ALLOT_OK;
+    if (!ok)
+        status =
+            allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: metadata %s is \"%s\", which libllama does not know",
+                       hparams->model->path, key, type);
+    free(type);
+    return status;
+}
+
+allot_status check_hyperparameters(const struct gguf_model *model, struct allot_error *err)
+{
+    char *arch = gguf_model_str(model, "general.architecture");
+    if (arch == NULL) /* libllama says so */
+        return ALLOT_OK;
+    struct hparams hparams = {.model = model, .arch = arch};
+    allot_status status = check_range(&hparams, "block_count", 1, MAX_LAYERS, err);
+    if (status == ALLOT_OK)
+        hparams.n_layers = read_number(&hparams, "block_count", 0, 1);
+    if (status == ALLOT_OK)
+        status = check_range(&hparams, "nextn_predict_layers", 0, hparams.n_layers, err);
+    if (status == ALLOT_OK)
+        status = check_range(&hparams, "context_length", 1, UINT32_MAX, err);
+    if (status == ALLOT_OK)
+        status = check_range(&hparams, "embedding_length", 1, INT32_MAX, err);
+    if (status == ALLOT_OK)
+        status = check_experts(&hparams, err);
+    if (status == ALLOT_OK)
+        status = check_reals(&hparams, err);
+    if (status == ALLOT_OK)
+        status = check_rope_scaling(&hparams, err);
+    for (int64_t layer = 0; layer < hparams.n_layers && status == ALLOT_OK; layer++)
+        if (has_attention(model, layer))
+            status = check_heads(&hparams, layer, err);
+    free(arch);
+    return status;
+}
+
+/* ---- Tensors ------------------------------------------------------------------------------------ */
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t len = strlen(name), end_len = strlen(end);
+    return len >= end_len && strcmp(name + len - end_len, end) == 0;
+}
+
+/* Added to or multiplied with activations, which the CPU kernels do in float32 only. */
+static bool is_elementwise(const struct gguf_tensor *tensor)
+{
+    return tensor->n_dims == 1 || ends_with(tensor->name, "_norm.weight") ||
+           ends_with(tensor->name, ".bias") || strncmp(tensor->name, "rope_", strlen("rope_")) == 0;
+}
+
+allot_status check_tensor_types(const struct gguf_model *model, struct allot_error *err)
+{
+    ggml_cpu_init();
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const struct gguf_tensor *tensor = &model->tensors[i];
+        bool elementwise = is_elementwise(tensor);
+        if (elementwise ? tensor->type != GGML_TYPE_F32
+                        : ggml_get_type_traits_cpu(tensor->type)->vec_dot == NULL)
+            return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: tensor %s has type %s, and libllama %s",
+                              model->path, tensor->name, ggml_type_name(tensor->type),
+                              elementwise ? "takes only f32 there" : "cannot multiply with it");
+    }
+    return ALLOT_OK;
+}
