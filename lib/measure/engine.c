@@ -121,6 +121,7 @@ allot_status engine_decode(const float **logits, struct engine *engine, const in
         batch->seq_id[i][0] = 0;
         batch->logits[i] = begin + i >= first_output;
     }
+    text_forget_llama_error();
     int32_t failed = llama_decode(engine->context, *batch);
     *logits = failed == 0 ? llama_get_logits(engine->context) : NULL;
     if (*logits == NULL)

@@ -39,8 +39,7 @@ int64_t engine_bytes(const struct engine_model *model, int32_t n_ctx, int32_t n_
 
 /* Decodes window[begin .. end), which continues what was decoded since begin was 0, and gives
  * the logits of positions first_output .. end-1, (end - first_output, n_vocab), valid until the engine's next
- * call. A failure quotes what libllama logged since text_forget_llama_error, which is the caller's to call:
- * another thread may be decoding. */
+ * call. A failure quotes what libllama logged. */
 allot_status engine_decode(const float **logits, struct engine *engine, const int32_t *window, int32_t begin,
                            int32_t first_output, int32_t end, struct allot_error *err);
 

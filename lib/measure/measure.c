@@ -82,9 +82,9 @@ static allot_status open_models(struct run *run, const char *base_path, const ch
     }
     if (status != ALLOT_OK)
         return status;
-    int32_t n_trained = llama_model_n_ctx_train(run->models[0].llama);
-    if (run->options->n_ctx > n_trained)
-        allot_note(run->progress, "%s was trained on %d tokens of context, windows have %d", base_path,
+    uint32_t n_trained = (uint32_t)llama_model_n_ctx_train(run->models[0].llama); /* up to 2^32-1 */
+    if ((uint32_t)run->options->n_ctx > n_trained)
+        allot_note(run->progress, "%s was trained on %u tokens of context, windows have %d", base_path,
                    n_trained, run->options->n_ctx);
     return ALLOT_OK;
 }
@@ -179,7 +179,6 @@ static allot_status measure_windows(struct run *run, struct allot_error *err)
     run->caller = pthread_self();
     atomic_init(&run->n_done, 0);
     atomic_init(&run->end, run->n_windows);
-    text_forget_llama_error();
     pool_run(run->pool, run->n_windows, measure_window, run);
     const struct worker *first = NULL;
     for (int i = 0; i < run->n_workers; i++) {

@@ -8,19 +8,18 @@
 
 enum { LINE_MAX_BYTES = 512 };
 
-/* The first error since the last forget: a failed load logs its cause first and then only that it failed. */
-static struct {
-    pthread_mutex_t lock;
+/* The thread's first error since it last forgot: a failed load logs its cause first and then only that it
+ * failed. libllama logs on the thread that calls it. */
+static _Thread_local struct {
     char line[LINE_MAX_BYTES];
     size_t len;
     bool complete; /* a newline has ended the line */
     bool open;     /* continuation pieces belong to the line */
-} last_error = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} last_error;
 
 static void keep_errors(enum ggml_log_level level, const char *text, void *user)
 {
     (void)user;
-    pthread_mutex_lock(&last_error.lock);
     if (level == GGML_LOG_LEVEL_ERROR && last_error.len == 0)
         last_error.open = true;
     else if (level != GGML_LOG_LEVEL_CONT)
@@ -34,7 +33,6 @@ static void keep_errors(enum ggml_log_level level, const char *text, void *user)
         }
         last_error.line[last_error.len] = '\0';
     }
-    pthread_mutex_unlock(&last_error.lock);
 }
 
 static void start_llama(void)
@@ -51,23 +49,30 @@ void text_capture_llama_log(void)
 
 void text_forget_llama_error(void)
 {
-    pthread_mutex_lock(&last_error.lock);
     last_error.line[0] = '\0';
     last_error.len = 0;
     last_error.complete = last_error.open = false;
-    pthread_mutex_unlock(&last_error.lock);
+}
+
+/* Behind `prefix`, if the line starts with it. */
+static const char *skip(const char *line, const char *prefix)
+{
+    size_t len = strlen(prefix);
+    return strncmp(line, prefix, len) == 0 ? line + len : line;
+}
+
+/* Behind the "function: " that libllama puts before its messages. */
+static const char *skip_function(const char *line)
+{
+    const char *colon = strstr(line, ": ");
+    return colon != NULL && strcspn(line, " ") > (size_t)(colon - line) ? colon + 2 : line;
 }
 
 const char *text_last_llama_error(void)
 {
-    static _Thread_local char copy[LINE_MAX_BYTES];
-    pthread_mutex_lock(&last_error.lock);
-    const char *line = last_error.line;
-    /* Drop the "function: " that libllama puts before its messages. */
-    const char *colon = strstr(line, ": ");
-    if (colon != NULL && strcspn(line, " ") > (size_t)(colon - line))
-        line = colon + 2;
-    strcpy(copy, line);
-    pthread_mutex_unlock(&last_error.lock);
-    return copy;
+    /* libllama says once per level that it failed: "error loading model: error loading model vocabulary:
+     * ...". */
+    const char *line = skip_function(last_error.line);
+    const char *cause = skip(line, "error loading model: ");
+    return cause == line ? line : skip(skip_function(cause), "error loading model ");
 }

@@ -50,11 +50,11 @@ void text_windows_release(struct text_windows *windows);
 /* Makes libllama and ggml log through allot: errors are kept for the next failure message,
  * everything else is dropped. Called by text_vocab_open and measure; idempotent, thread-safe. */
 void text_capture_llama_log(void);
-/* The first error line that libllama or ggml logged since text_forget_llama_error (the later ones of a
- * failure only say that it failed), without the function name before it, or "". Valid until the same thread
- * asks again. */
+/* The first error line that libllama or ggml logged on the calling thread since its text_forget_llama_error
+ * (the later ones of a failure only say that it failed), without the function name and "error loading model"
+ * before it, or "". Valid until the same thread forgets. */
 const char *text_last_llama_error(void);
-/* Call it before the libllama call whose failure is to be explained. */
+/* Call it on the same thread before the libllama call whose failure is to be explained. */
 void text_forget_llama_error(void);
 
 #endif

@@ -252,6 +252,47 @@ static void test_model_that_libllama_refuses(void **state)
     assert_message(&err, "output_norm"); /* libllama's own reason */
 }
 
+/* ---- Notes --------------------------------------------------------------------------------------- */
+
+static uint32_t trained_context;
+
+static void set_context(struct gguf_context *metadata, struct ggml_context *tensors)
+{
+    (void)tensors;
+    gguf_set_val_u32(metadata, "llama.context_length", trained_context);
+}
+
+static void keep_note(void *user, const char *line)
+{
+    snprintf(user, 512, "%s", line);
+}
+
+static void test_windows_beyond_the_trained_context(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t trained;
+        const char *note; /* NULL: none */
+    } rows[] = {{64, NULL}, {63, "trained on 63 tokens of context, windows have 64"}, {UINT32_MAX, NULL}};
+    const char *texts[] = {write_english("text.txt", 9, 60)};
+    const struct measure_options options = {.n_ctx = 64, .max_windows = 1, .n_threads = 1};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        trained_context = rows[r].trained;
+        const char *base = write_changed("context.gguf", set_context);
+        char note[512] = "";
+        struct allot_progress progress = {.note = keep_note, .user = note};
+        struct measure_result result;
+        struct allot_error err = {0};
+        if (measure_run(&result, base, &base, 1, texts, 1, &options, &progress, &err) != ALLOT_OK)
+            fail_msg("%s", err.message);
+        if (rows[r].note == NULL)
+            assert_string_equal(note, "");
+        else
+            assert_non_null(strstr(note, rows[r].note));
+        measure_result_release(&result);
+    }
+}
+
 /* ---- Progress ------------------------------------------------------------------------------------- */
 
 struct watch {
@@ -301,10 +342,15 @@ static void test_progress_and_interruption(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_model_against_itself),      cmocka_unit_test(test_texts_and_their_pool),
-        cmocka_unit_test(test_threads_change_nothing),      cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_first_failure_is_told),       cmocka_unit_test(test_number_of_threads),
-        cmocka_unit_test(test_model_that_libllama_refuses), cmocka_unit_test(test_progress_and_interruption),
+        cmocka_unit_test(test_a_model_against_itself),
+        cmocka_unit_test(test_texts_and_their_pool),
+        cmocka_unit_test(test_threads_change_nothing),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_first_failure_is_told),
+        cmocka_unit_test(test_number_of_threads),
+        cmocka_unit_test(test_model_that_libllama_refuses),
+        cmocka_unit_test(test_progress_and_interruption),
+        cmocka_unit_test(test_windows_beyond_the_trained_context),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
