@@ -1,5 +1,4 @@
-/* compare-imatrix.c - how far two importance matrices of the same model are apart.  SPDX-License-Identifier:
- * MIT
+/* compare-imatrix.c - how far two importance matrices are apart.  SPDX-License-Identifier: MIT
  *
  * usage: compare-imatrix A B
  *
