@@ -139,12 +139,55 @@ static void close_fd(struct partial *p)
     p->fd = -1;
 }
 
-allot_status partial_open(struct partial *p, const char *out_path, int64_t file_size, const char *key,
-                          int64_t n_tensors, struct allot_error *err)
+/* Whether the bytes are, as far as they go, those that start a journal. */
+static bool starts_journal(const struct partial *p, int64_t offset)
 {
-    *p = (struct partial){.fd = -1, .file_size = file_size, .sync_interval = PARTIAL_SYNC_INTERVAL};
-    snprintf(p->key, sizeof p->key, "%s", key);
-    allot_status status = resolve_paths(p, out_path, err);
+    char bytes[MAGIC_BYTES];
+    const ssize_t n = pread(p->fd, bytes, sizeof bytes, (off_t)offset);
+    return n > 0 && memcmp(bytes, journal_magic, (size_t)n) == 0;
+}
+
+/* The header stands alone when a run was killed after the journal was cut off, zeros when a power cut left
+ * the size without the bytes. */
+static bool starts_with_header_or_zeros(const struct partial *p, const struct strbuf *header)
+{
+    static const char zeros[MAGIC_BYTES];
+    bool same = false;
+    char *bytes = malloc(header->len);
+    if (bytes && header->len >= MAGIC_BYTES && pread(p->fd, bytes, header->len, 0) == (ssize_t)header->len)
+        same = memcmp(bytes, header->data, header->len) == 0 || memcmp(bytes, zeros, MAGIC_BYTES) == 0;
+    free(bytes);
+    return same;
+}
+
+/* A file of that name may be somebody's model: only what a run has left is emptied. */
+static allot_status check_ours(const struct partial *p, const struct partial_job *job,
+                               struct allot_error *err)
+{
+    struct stat st;
+    for (int i = 0; i < job->input->n_shards; i++) {
+        const char *shard = gguf_model_shard_path(job->input, i);
+        if (file_same(p->path, shard))
+            return allot_fail(
+                err, ALLOT_ERR_ARGUMENT,
+                "%s, where unfinished output goes, is the input %s itself: choose another output", p->path,
+                shard);
+    }
+    if (fstat(p->fd, &st) != 0)
+        return fail_write(p, err);
+    if (st.st_size == 0 || starts_journal(p, 0) || starts_journal(p, st.st_size - PARTIAL_JOURNAL_BYTES) ||
+        starts_with_header_or_zeros(p, job->header))
+        return ALLOT_OK;
+    return allot_fail(err, ALLOT_ERR_IO,
+                      "cannot write %s: it is in the way and not an unfinished output; move or remove it",
+                      p->path);
+}
+
+allot_status partial_open(struct partial *p, const struct partial_job *job, struct allot_error *err)
+{
+    *p = (struct partial){.fd = -1, .file_size = job->file_size, .sync_interval = PARTIAL_SYNC_INTERVAL};
+    snprintf(p->key, sizeof p->key, "%s", job->key);
+    allot_status status = resolve_paths(p, job->out_path, err);
     bool again = status == ALLOT_OK;
     for (int attempt = 0; again && attempt < 100; attempt++) {
         close_fd(p);
@@ -154,22 +197,18 @@ allot_status partial_open(struct partial *p, const char *out_path, int64_t file_
     }
     if (!status && again)
         status = allot_fail(err, ALLOT_ERR_IO, "cannot write %s: another run keeps replacing it", p->path);
-    if (status)
-        goto failed;
-
-    if (!read_journal(p, 0, n_tensors) && !read_journal(p, file_size, n_tensors)) {
-        if (ftruncate(p->fd, 0) != 0) {
-            status = fail_write(p, err);
-            goto failed;
-        }
-    }
-    return ALLOT_OK;
-failed:
+    if (!status)
+        status = check_ours(p, job, err);
+    if (!status && !read_journal(p, 0, job->n_tensors) && !read_journal(p, job->file_size, job->n_tensors) &&
+        ftruncate(p->fd, 0) != 0)
+        status = fail_write(p, err);
     /* Not ours, or nothing in it: it stays as it is. */
-    partial_close(p, true);
+    if (status)
+        partial_close(p, true);
     return status;
 }
 
+/* The journal comes first: whenever the run is killed, the file tells what it is. */
 allot_status partial_reserve(struct partial *p, struct allot_error *err)
 {
     const int64_t size = p->file_size + PARTIAL_JOURNAL_BYTES;
@@ -177,6 +216,8 @@ allot_status partial_reserve(struct partial *p, struct allot_error *err)
     if (fstat(p->fd, &st) != 0)
         return fail_write(p, err);
     allot_status status = file_require_space(p->target, size - (int64_t)st.st_blocks * 512, err);
+    if (!status)
+        status = write_journal(p, 0, err);
     if (status)
         return status;
     if (fallocate(p->fd, 0, 0, (off_t)size) != 0) {
@@ -184,7 +225,7 @@ allot_status partial_reserve(struct partial *p, struct allot_error *err)
         if ((errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) || ftruncate(p->fd, (off_t)size) != 0)
             return fail_write(p, err);
     }
-    return write_journal(p, 0, err);
+    return ALLOT_OK;
 }
 
 allot_status partial_write(struct partial *p, const void *bytes, size_t n, int64_t offset,

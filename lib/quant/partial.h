@@ -6,14 +6,24 @@
 #ifndef ALLOT_QUANT_PARTIAL_H
 #define ALLOT_QUANT_PARTIAL_H
 
-#include "allot.h"
+#include "base/strbuf.h"
+#include "gguf/model.h"
+
+/* What a partial file is for. */
+struct partial_job {
+    const char *out_path;
+    int64_t file_size, n_tensors;
+    const char *key;             /* says of which job the bytes are */
+    const struct strbuf *header; /* of the finished file */
+    const struct gguf_model *input;
+};
 
 struct partial {
     char *target; /* the output path, links resolved */
     char *path;   /* target + ".allot-partial" */
     int fd;       /* -1 when closed */
     int64_t file_size;
-    char key[65];          /* says of which job the bytes are */
+    char key[65];
     int64_t finished;      /* tensors */
     int64_t floored;       /* of them, see struct quantize_result */
     int64_t durable;       /* finished tensors that survive a power cut */
@@ -27,10 +37,10 @@ struct partial {
 #define PARTIAL_JOURNAL_BYTES 120
 
 /* Zero-initialised storage. Opens, locks and, if it belongs to another key or is damaged, empties the
- * partial file of out_path; `finished` tells where to go on. Errors: the output's folder is absent or
- * cannot be written, the output is no regular file, another run holds the lock. */
-allot_status partial_open(struct partial *p, const char *out_path, int64_t file_size, const char *key,
-                          int64_t n_tensors, struct allot_error *err);
+ * partial file of the output; `finished` tells where to go on. Errors: the output's folder is absent or
+ * cannot be written, the output is no regular file, another run holds the lock, the file under the partial
+ * file's name is an input or was not written here. */
+allot_status partial_open(struct partial *p, const struct partial_job *job, struct allot_error *err);
 
 /* Fails when the file system has too little free space; reserves it where the file system can. */
 allot_status partial_reserve(struct partial *p, struct allot_error *err);

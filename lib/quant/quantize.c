@@ -453,8 +453,16 @@ allot_status quantize_write(const struct quantize_job *job, struct pool *pool, s
         status = allot_fail(err, ALLOT_ERR_INTERNAL, "a header of %zu bytes is too short", run.header.len);
     if (!status)
         status = job_key(&run, key, err);
+    const struct partial_job partial_job = {
+        .out_path = job->out_path,
+        .file_size = run.file_size,
+        .n_tensors = job->model->n_tensors,
+        .key = key,
+        .header = &run.header,
+        .input = job->model,
+    };
     if (!status)
-        status = partial_open(&run.partial, job->out_path, run.file_size, key, job->model->n_tensors, err);
+        status = partial_open(&run.partial, &partial_job, err);
     if (!status && job->sync_interval > 0)
         run.partial.sync_interval = job->sync_interval;
     if (!status)

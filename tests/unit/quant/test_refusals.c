@@ -56,6 +56,50 @@ static void bad_outputs_are_refused(void **state)
     free(after);
 }
 
+/* What lies under the partial file's name and is no partial file stays as it is, the input above all: even
+ * one that ends as a sealed partial file does. */
+static void files_in_the_way_are_kept(void **state)
+{
+    (void)state;
+    static const struct {
+        bool is_input;
+        const char *tail, *message;
+        allot_status status;
+    } rows[] = {
+        {true, "", "is the input", ALLOT_ERR_ARGUMENT},
+        {true, "allot-partial-1\n", "is the input", ALLOT_ERR_ARGUMENT},
+        {false, "", "in the way", ALLOT_ERR_IO},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        char tail[120] = "";
+        size_t n, n_kept;
+        memcpy(tail, rows[k].tail, strlen(rows[k].tail));
+        write_fixture_model(PARTIAL, GGML_TYPE_F32, seed);
+        struct stat st;
+        assert_int_equal(stat(PARTIAL, &st), 0);
+        if (*rows[k].tail)
+            overwrite(PARTIAL, st.st_size, tail, sizeof tail);
+        uint8_t *before = read_file(PARTIAL, &n);
+        struct gguf_model *input = rows[k].is_input ? open_model(PARTIAL) : NULL;
+        struct quantize_job job = plain_job();
+        struct quantize_result result;
+        struct allot_error err;
+        if (input)
+            job.model = input;
+        assert_int_equal(run_job(&job, &result, NULL, &err), rows[k].status);
+        if (!strstr(err.message, rows[k].message) || !strstr(err.message, PARTIAL))
+            fail_msg("'%s' does not mention '%s'", err.message, rows[k].message);
+        uint8_t *kept = read_file(PARTIAL, &n_kept);
+        assert_int_equal(n_kept, n);
+        assert_memory_equal(kept, before, n);
+        assert_false(exists(OUT));
+        gguf_model_close(input);
+        unlink(PARTIAL);
+        free(before);
+        free(kept);
+    }
+}
+
 static void bad_jobs_are_refused(void **state)
 {
     (void)state;
@@ -222,10 +266,10 @@ int main(void)
 {
     seed = test_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_outputs_are_refused),     cmocka_unit_test(bad_jobs_are_refused),
-        cmocka_unit_test(bad_weights_are_named),       cmocka_unit_test(a_full_disk_leaves_nothing),
-        cmocka_unit_test(free_space_is_checked_first), cmocka_unit_test(paths_with_any_characters_work),
-        cmocka_unit_test(links_and_modes_are_kept),
+        cmocka_unit_test(bad_outputs_are_refused),        cmocka_unit_test(files_in_the_way_are_kept),
+        cmocka_unit_test(bad_jobs_are_refused),           cmocka_unit_test(bad_weights_are_named),
+        cmocka_unit_test(a_full_disk_leaves_nothing),     cmocka_unit_test(free_space_is_checked_first),
+        cmocka_unit_test(paths_with_any_characters_work), cmocka_unit_test(links_and_modes_are_kept),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

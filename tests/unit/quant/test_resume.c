@@ -191,10 +191,11 @@ static void damaged_partial_files_are_started_over(void **state)
     (void)state;
     static const uint8_t ones[8] = {255, 255, 255, 255, 255, 255, 255, 255};
     static const uint8_t many[8] = {200};
+    static const uint8_t zeros[16];
     for (int damage = 0; damage < 6; damage++) {
         interrupt_at("quantize", 5);
         if (damage == 0)
-            overwrite(PARTIAL, 3, "?", 1); /* magic */
+            overwrite(PARTIAL, 0, zeros, sizeof zeros); /* magic */
         else if (damage == 1)
             overwrite(PARTIAL, 20, "??", 2); /* key */
         else if (damage == 2)
@@ -207,7 +208,26 @@ static void damaged_partial_files_are_started_over(void **state)
             assert_int_equal(truncate(PARTIAL, 10), 0);
         finish_and_compare(0, 0);
     }
-    write_text(PARTIAL, "something else");
+}
+
+/* Killed after the journal behind the end was cut off, before the renaming. */
+static void a_whole_file_under_the_partial_name_is_replaced(void **state)
+{
+    (void)state;
+    struct stat st;
+    interrupt_at("checksum", 0);
+    assert_int_equal(stat(PARTIAL, &st), 0);
+    assert_int_equal(truncate(PARTIAL, st.st_size - 120), 0);
+    finish_and_compare(0, 0);
+}
+
+/* A sealed file of another job still has its journal, behind the end. */
+static void a_sealed_file_of_another_job_is_replaced(void **state)
+{
+    (void)state;
+    struct quantize_job other = plain_job();
+    other.file_type = 14;
+    interrupt_job(&other, "checksum", 0);
     finish_and_compare(0, 0);
 }
 
@@ -355,6 +375,8 @@ int main(void)
         cmocka_unit_test(runs_killed_at_random_times_resume),
         cmocka_unit_test(other_jobs_are_not_continued),
         cmocka_unit_test(damaged_partial_files_are_started_over),
+        cmocka_unit_test(a_whole_file_under_the_partial_name_is_replaced),
+        cmocka_unit_test(a_sealed_file_of_another_job_is_replaced),
         cmocka_unit_test(another_boot_distrusts_what_was_not_synced),
         cmocka_unit_test(another_boot_trusts_the_complete_file),
         cmocka_unit_test(floored_tensors_are_counted),
