@@ -5,8 +5,8 @@
 set -euo pipefail
 . "$(dirname "$0")/common.bash"
 build=$(dirname "$ALLOT")
-dir=$build/demo-test
-DEMO_DIR=$dir bash "$TESTS/../scripts/demo.sh" "$build" || fail 'the demo failed'
+dir=${DEMO_DIR:-$build/demo-test}
+DEMO_DIR=$dir DEMO_WINDOWS=${DEMO_WINDOWS:-8} bash "$TESTS/../scripts/demo.sh" "$build" || fail 'the demo failed'
 reference=$dir/SmolLM2-135M-Instruct-BF16.gguf plain=$dir/plain-Q4_K_M.gguf ours=$dir/allot.gguf
 
 ALLOT_TEST_MODELS=$reference "$build/test_net_forward" || fail 'log-probabilities differ from libllama'
