@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "gguf.h"
 #include "gguf/convert.h"
 #include "net/gemm.h"
 #include "net/layer.h"
@@ -39,6 +40,8 @@ static const struct slot_spec {
     [NET_FFN_DOWN_BIAS] = {"ffn_down.bias", ONE, EMBD, false},
 };
 
+enum { MAX_LAYERS = 512 }; /* libllama's */
+
 static const char supported[] = "llama (dense)";
 
 static int64_t extent_size(const struct net *net, const struct net_layer *layer, enum extent e)
@@ -58,6 +61,7 @@ static int64_t extent_size(const struct net *net, const struct net_layer *layer,
     return 1;
 }
 
+/* Vectors must be float32, as libllama's kernels take them. */
 static allot_status check_shape(const struct net *net, const struct gguf_tensor *t, int64_t rows,
                                 int64_t cols, struct allot_error *err)
 {
@@ -66,10 +70,19 @@ static allot_status check_shape(const struct net *net, const struct gguf_tensor 
                           "%s: tensor %s has shape (%" PRId64 ", %" PRId64 "), expected (%" PRId64
                           ", %" PRId64 ")",
                           net->model->path, t->name, t->n_elements / t->ne[0], t->ne[0], rows, cols);
+    if (rows == 1 && t->type != GGML_TYPE_F32)
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: tensor %s has type %s: a vector must be f32",
+                          net->model->path, t->name, ggml_type_name(t->type));
     return ALLOT_OK;
 }
 
-/* A whole number in [1, limit] under ARCH.suffix. */
+static bool has_type(const struct gguf_model *model, const char *key, enum gguf_type type)
+{
+    const struct gguf_kv *kv = gguf_model_kv(model, key);
+    return kv != NULL && kv->type == type;
+}
+
+/* An unsigned 32-bit number in [1, limit] under ARCH.suffix; fallback < 1: it must be there. */
 static allot_status read_count(const struct gguf_model *model, const char *suffix, int64_t limit,
                                int64_t fallback, int64_t *value, struct allot_error *err)
 {
@@ -79,25 +92,48 @@ static allot_status read_count(const struct gguf_model *model, const char *suffi
         *value = fallback;
         return ALLOT_OK;
     }
-    if (!gguf_model_i64(model, key, value) || *value < 1 || *value > limit)
+    if (!has_type(model, key, GGUF_TYPE_UINT32) || !gguf_model_i64(model, key, value) || *value < 1 ||
+        *value > limit)
         return allot_fail(err, ALLOT_ERR_FORMAT,
-                          "%s: metadata %s is missing or not a whole number from 1 to %" PRId64, model->path,
-                          key, limit);
+                          "%s: metadata %s is missing or not an unsigned number from 1 to %" PRId64,
+                          model->path, key, limit);
     return ALLOT_OK;
 }
 
+/* fallback < 0: it must be there. */
 static allot_status read_real(const struct gguf_model *model, const char *suffix, double fallback,
                               double *value, struct allot_error *err)
 {
     char key[128];
     snprintf(key, sizeof key, "llama.%s", suffix);
-    if (gguf_model_kv(model, key) == NULL) {
+    if (gguf_model_kv(model, key) == NULL && fallback >= 0) {
         *value = fallback;
         return ALLOT_OK;
     }
-    if (!gguf_model_f64(model, key, value) || !isfinite(*value) || *value < 0)
-        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is not a finite number >= 0", model->path,
-                          key);
+    if (!has_type(model, key, GGUF_TYPE_FLOAT32) || !gguf_model_f64(model, key, value) || !isfinite(*value) ||
+        *value < 0)
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: metadata %s is missing or not a finite float32 number >= 0", model->path, key);
+    return ALLOT_OK;
+}
+
+/* The width of the feed-forward parts: one number, or a list of one per layer, of which libllama takes the
+ * first for all layers of this architecture. */
+static allot_status read_ff(const struct net *net, int64_t *n_ff, struct allot_error *err)
+{
+    static const char key[] = "llama.feed_forward_length";
+    const struct gguf_kv *kv = gguf_model_kv(net->model, key);
+    if (kv == NULL || kv->type != GGUF_TYPE_ARRAY)
+        return read_count(net->model, "feed_forward_length", INT32_MAX, 0, n_ff, err);
+    uint32_t type, value = 0;
+    memcpy(&type, kv->raw, sizeof type);
+    if (type == GGUF_TYPE_UINT32 && gguf_model_array_len(net->model, key) == net->n_layers)
+        memcpy(&value, kv->raw + sizeof type + sizeof(uint64_t), sizeof value);
+    if (value < 1 || value > INT32_MAX)
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: metadata %s has no number from 1 to %d for each of %" PRId64 " layers",
+                          net->model->path, key, INT32_MAX, net->n_layers);
+    *n_ff = value;
     return ALLOT_OK;
 }
 
@@ -175,9 +211,12 @@ static allot_status read_hyperparameters(struct net *net, struct allot_error *er
 {
     const struct gguf_model *model = net->model;
     double eps;
+    int64_t n_trained;
     allot_status status = check_architecture(model, err);
     if (status == ALLOT_OK)
-        status = read_count(model, "block_count", 1 << 16, 0, &net->n_layers, err);
+        status = read_count(model, "context_length", UINT32_MAX, 0, &n_trained, err); /* libllama insists */
+    if (status == ALLOT_OK)
+        status = read_count(model, "block_count", MAX_LAYERS, 0, &net->n_layers, err);
     if (status == ALLOT_OK)
         status = read_count(model, "embedding_length", 1 << 20, 0, &net->n_embd, err);
     if (status == ALLOT_OK)
@@ -199,7 +238,7 @@ static allot_status read_hyperparameters(struct net *net, struct allot_error *er
                             "%s: keys of %" PRId64 " and values of %" PRId64 " channels", model->path,
                             net->head_dim, value_length);
     if (status == ALLOT_OK)
-        status = read_real(model, "attention.layer_norm_rms_epsilon", 1e-5, &eps, err);
+        status = read_real(model, "attention.layer_norm_rms_epsilon", -1, &eps, err);
     if (status == ALLOT_OK)
         status = read_rope(net, err);
     if (status == ALLOT_OK)
@@ -223,8 +262,9 @@ static allot_status open_layer(struct net *net, int64_t il, int64_t *n_known, st
     struct net_layer *layer = &net->layers[il];
     int64_t weights = 0;
     char name[96];
-    const struct gguf_tensor *gate = find_slot(net, il, NET_FFN_GATE, name);
-    layer->n_ff = gate != NULL ? gate->ne[1] : 0;
+    allot_status status = read_ff(net, &layer->n_ff, err);
+    if (status != ALLOT_OK)
+        return status;
     for (int slot = 0; slot < NET_N_SLOTS; slot++) {
         const struct slot_spec *spec = &slot_specs[slot];
         const struct gguf_tensor *t = find_slot(net, il, (enum net_slot)slot, name);
@@ -232,8 +272,8 @@ static allot_status open_layer(struct net *net, int64_t il, int64_t *n_known, st
             return allot_fail(err, ALLOT_ERR_FORMAT, "%s: tensor %s is missing", net->model->path, name);
         if (t == NULL)
             continue;
-        allot_status status = check_shape(net, t, extent_size(net, layer, spec->rows),
-                                          extent_size(net, layer, spec->cols), err);
+        status = check_shape(net, t, extent_size(net, layer, spec->rows), extent_size(net, layer, spec->cols),
+                             err);
         if (status != ALLOT_OK)
             return status;
         layer->tensors[slot] = t;
@@ -267,6 +307,21 @@ static allot_status open_rope_factors(struct net *net, int64_t *n_known, struct 
     return status;
 }
 
+/* The forward pass ends before the output norm, so that what is wrong with it must be found here. */
+static allot_status check_output_norm(const struct net *net, struct allot_error *err)
+{
+    const struct gguf_tensor *t = net->output_norm;
+    allot_status status = check_shape(net, t, 1, net->n_embd, err);
+    if (status != ALLOT_OK)
+        return status;
+    float *values = malloc(sizeof *values * (size_t)t->ne[0]);
+    if (values == NULL)
+        return allot_fail_memory(err, sizeof *values * (size_t)t->ne[0], t->name);
+    status = gguf_tensor_to_f32(net->model, t, 0, 1, values, NULL, err);
+    free(values);
+    return status;
+}
+
 static allot_status open_ends(struct net *net, int64_t *n_known, struct allot_error *err)
 {
     const struct gguf_model *model = net->model;
@@ -283,11 +338,17 @@ static allot_status open_ends(struct net *net, int64_t *n_known, struct allot_er
     if (net->n_vocab > INT32_MAX)
         return allot_fail(err, ALLOT_ERR_FORMAT, "%s: a vocabulary of %" PRId64 " tokens", model->path,
                           net->n_vocab);
+    int64_t n_tokens = gguf_model_array_len(model, "tokenizer.ggml.tokens");
+    if (n_tokens >= 0 && n_tokens != net->n_vocab)
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: tensor %s has %" PRId64 " rows for the %" PRId64
+                          " tokens of tokenizer.ggml.tokens",
+                          model->path, net->token_embd->name, net->n_vocab, n_tokens);
     allot_status status = check_shape(net, net->token_embd, net->n_vocab, net->n_embd, err);
     if (status == ALLOT_OK)
         status = check_shape(net, net->output, net->n_vocab, net->n_embd, err);
     if (status == ALLOT_OK)
-        status = check_shape(net, net->output_norm, 1, net->n_embd, err);
+        status = check_output_norm(net, err);
     return status;
 }
 

@@ -56,7 +56,7 @@ struct net {
 };
 
 /* Checks architecture, hyperparameters, and presence and shape of every tensor, and refuses tensors
- * it does not know. The model stays open as long as the net. */
+ * it does not know; what libllama refuses is refused here too. The model stays open as long as the net. */
 allot_status net_open(struct net *net, const struct gguf_model *model, struct allot_error *err);
 void net_release(struct net *net);
 
