@@ -84,8 +84,9 @@ static int start_workers(struct pool *pool)
     sigset_t all, old;
     int rc = 0;
 
-    /* Signals are for the program's own threads. */
+    /* Signals are for the program's own threads, but for the one that a thread's own reading raises. */
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (int i = 0; i < pool->n_threads - 1 && rc == 0; i++) {
         pool->workers[i] = (struct worker){.index = i + 1, .pool = pool};
