@@ -98,9 +98,12 @@ static allot_status write_files(struct plan_run *run, struct allot_error *err)
 {
     if (!run->args->output)
         return ALLOT_OK;
-    allot_status status = type_plan_write_recipe(&run->plan, run->job.model, run->args->output, err);
-    if (status == ALLOT_OK && run->imatrix.computed)
+    /* The larger first: where it does not fit, no recipe is left that speaks of it. */
+    allot_status status = ALLOT_OK;
+    if (run->imatrix.computed)
         status = imatrix_write(&run->imatrix.data, run->imatrix_path, err);
+    if (status == ALLOT_OK)
+        status = type_plan_write_recipe(&run->plan, run->job.model, run->args->output, err);
     return status;
 }
 
