@@ -103,11 +103,26 @@ static void format_markdown(struct strbuf *sb)
     }
 }
 
-static int print_and_release(struct strbuf *sb, FILE *to)
+static allot_status check_stdout(struct allot_error *err)
 {
-    bool failed = sb->failed || fwrite(sb->data, 1, sb->len, to) != sb->len;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return ALLOT_OK;
+    return allot_fail(err, ALLOT_ERR_IO, "standard output: %s", strerror(errno));
+}
+
+static int print_and_release(struct strbuf *sb)
+{
+    struct allot_error err;
+    allot_status status = strbuf_check(sb, &err);
+    if (status == ALLOT_OK) {
+        fwrite(sb->data, 1, sb->len, stdout);
+        status = check_stdout(&err);
+    }
     strbuf_release(sb);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    if (status == ALLOT_OK)
+        return EXIT_SUCCESS;
+    fprintf(stderr, "allot: %s\n", err.message);
+    return EXIT_FAILURE;
 }
 
 /* ---- Running --------------------------------------------------------------------------------- */
@@ -148,10 +163,8 @@ static int execute(const struct command *command, const void *arguments,
     signals_install();
     allot_status status = command->run(arguments, &progress, &err);
     progress_finish(&state);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        if (status == ALLOT_OK)
-            status = allot_fail(&err, ALLOT_ERR_IO, "standard output: %s", strerror(errno));
-    }
+    if (status == ALLOT_OK)
+        status = check_stdout(&err);
     if (status == ALLOT_OK)
         return EXIT_SUCCESS;
     fprintf(stderr, "allot: %s\n", err.message);
@@ -176,7 +189,7 @@ static int run_command(const struct command *command, int argc, char **argv)
     } else if (common->help) {
         struct strbuf sb = {0};
         format_command(&sb, command);
-        code = print_and_release(&sb, stdout);
+        code = print_and_release(&sb);
     } else if (check_operands(command, common, &err) != ALLOT_OK ||
                (command->check && command->check(arguments, &err) != ALLOT_OK)) {
         code = usage_error(command, err.message);
@@ -212,7 +225,7 @@ static int help(int argc, char **argv)
     } else {
         format_overview(&sb);
     }
-    return print_and_release(&sb, stdout);
+    return print_and_release(&sb);
 }
 
 int main(int argc, char **argv)
@@ -220,12 +233,14 @@ int main(int argc, char **argv)
     if (argc < 2) {
         struct strbuf sb = {0};
         format_overview(&sb);
-        print_and_release(&sb, stderr);
+        fputs(sb.data ? sb.data : "", stderr);
+        strbuf_release(&sb);
         return EXIT_USAGE;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("allot %s\n", ALLOT_VERSION);
-        return EXIT_SUCCESS;
+        struct strbuf sb = {0};
+        strbuf_addf(&sb, "allot %s\n", ALLOT_VERSION);
+        return print_and_release(&sb);
     }
     if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0)
         return help(argc - 2, argv + 2);
