@@ -1,22 +1,24 @@
 /* sql.c - statements on an archive, with errors that name its file.  SPDX-License-Identifier: MIT */
 #include "archive/sql.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <string.h>
 
 #include "base/error.h"
 
 /* SQLite's own words where they serve, plainer ones where they do not. */
-static const char *explain(sqlite3 *db, int rc)
+static const char *explain(sqlite3 *db, int rc, int os)
 {
-    int os = sqlite3_system_errno(db);
-
-    switch (rc & 0xff) {
+    rc &= 0xff;
+    if (rc == SQLITE_FULL || (rc == SQLITE_IOERR && (os == ENOSPC || os == EDQUOT)))
+        return "no space left on the device";
+    if (rc == SQLITE_IOERR && os == EFBIG)
+        return "no space left: a file may not grow that large here";
+    switch (rc) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
         return "another program holds it";
-    case SQLITE_FULL:
-        return "no space left on the device";
     case SQLITE_READONLY:
         return "the file or its folder is not writable";
     case SQLITE_CANTOPEN:
@@ -32,6 +34,8 @@ static const char *explain(sqlite3 *db, int rc)
 
 allot_status sql_fail(const struct archive *a, const char *doing, struct allot_error *err)
 {
+    /* SQLite does not keep the cause of every failure; errno still has it. */
+    int saved = errno, os = sqlite3_system_errno(a->db);
     int rc = sqlite3_errcode(a->db);
     allot_status status = ALLOT_ERR_IO;
 
@@ -39,7 +43,8 @@ allot_status sql_fail(const struct archive *a, const char *doing, struct allot_e
         status = ALLOT_ERR_MEMORY;
     else if (rc == SQLITE_CORRUPT || rc == SQLITE_NOTADB || rc == SQLITE_ERROR)
         status = ALLOT_ERR_FORMAT; /* SQLITE_ERROR: a table or column is not there */
-    return allot_fail(err, status, "archive %s: cannot %s: %s", a->path, doing, explain(a->db, rc));
+    return allot_fail(err, status, "archive %s: cannot %s: %s", a->path, doing,
+                      explain(a->db, rc, os ? os : saved));
 }
 
 static int bind_all(sqlite3_stmt *stmt, const char *kinds, va_list args)
@@ -94,7 +99,10 @@ allot_status sql_prepare(const struct archive *a, sqlite3_stmt **stmt, struct al
 allot_status sql_step(const struct archive *a, sqlite3_stmt *stmt, bool *row, struct allot_error *err,
                       const char *doing)
 {
-    int rc = sqlite3_step(stmt);
+    int rc;
+
+    errno = 0;
+    rc = sqlite3_step(stmt);
 
     *row = rc == SQLITE_ROW;
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? ALLOT_OK : sql_fail(a, doing, err);
