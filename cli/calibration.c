@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -110,17 +111,29 @@ void calibration_close(struct calibration *c)
 
 /* ---- Imatrices in the archive ---------------------------------------------------------------- */
 
-static allot_status export_imatrix(struct model_job *job, const char *sha256, const char *path, bool *written,
-                                   struct allot_error *err)
+/* Reads the imatrix with this hash out of the archive, by way of a file in memory; im->present tells if it
+ * was there. */
+static allot_status load_imatrix(struct job_imatrix *im, struct model_job *job, const char *sha256,
+                                 struct allot_error *err)
 {
     void *data = NULL;
     size_t size = 0;
-    *written = false;
+    int fd = -1;
+    char path[32];
     allot_status status = archive_blob(job->archive, IMATRIX_KIND, sha256, &data, &size, err);
-    if (status == ALLOT_OK && data) {
-        status = file_write_all(path, data, size, err);
-        *written = status == ALLOT_OK;
-    }
+    if (status != ALLOT_OK || !data)
+        return status;
+    fd = memfd_create("imatrix", MFD_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (fd < 0)
+        status = allot_fail_memory(err, size, "an imatrix");
+    else
+        status = file_pwrite_all(fd, data, size, 0, path, err);
+    if (status == ALLOT_OK)
+        status = imatrix_read(&im->data, path, err);
+    im->present = im->computed = status == ALLOT_OK;
+    if (fd >= 0)
+        close(fd);
     free(data);
     return status;
 }
@@ -129,25 +142,6 @@ static allot_status export_imatrix(struct model_job *job, const char *sha256, co
 static char *scratch_path(const struct model_job *job)
 {
     return text_printf("%s.%ld.imatrix", job->archive_path, (long)getpid());
-}
-
-/* Reads the imatrix with this hash out of the archive; im->present tells if it was there. */
-static allot_status load_imatrix(struct job_imatrix *im, struct model_job *job, const char *sha256,
-                                 struct allot_error *err)
-{
-    bool written = false;
-    char *path = scratch_path(job);
-    if (!path)
-        return allot_fail_memory(err, 64, "a path");
-    allot_status status = export_imatrix(job, sha256, path, &written, err);
-    if (status == ALLOT_OK && written) {
-        status = imatrix_read(&im->data, path, err);
-        im->present = im->computed = status == ALLOT_OK;
-    }
-    if (written)
-        unlink(path);
-    free(path);
-    return status;
 }
 
 /* Gives a computed imatrix its hash and keeps it under that and under the windows it came from. */
@@ -200,7 +194,7 @@ allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
     if (status == ALLOT_OK && !im->present) {
         status = imatrix_collect(&im->data, &c->net, c->pool, windows, texts->items, texts->n, progress, err);
         im->present = im->computed = status == ALLOT_OK;
-        if (status == ALLOT_OK && c->job->archive)
+        if (status == ALLOT_OK && c->job->archive && !archive_is_read_only(c->job->archive))
             status = store_imatrix(im, c->job, key, err);
     }
     if (status != ALLOT_OK)

@@ -57,7 +57,11 @@ allot_status model_job_archive(struct model_job *job, enum archive_use use, stru
         return allot_fail(err, ALLOT_ERR_IO,
                           "%s: no such archive; 'allot cost %s -f TEXT' measures the costs",
                           job->archive_path, job->model->path);
-    return archive_open(&job->archive, job->archive_path, err);
+    if (use == ARCHIVE_CREATE)
+        return archive_open(&job->archive, job->archive_path, err);
+    allot_status status = archive_open_to_read(&job->archive, job->archive_path, err);
+    /* What nobody asked for does not stop a job that can do without. */
+    return use == ARCHIVE_OPPORTUNISTIC && !job->archive_given ? ALLOT_OK : status;
 }
 
 /* One identity for all shards: in the place of the inode of a single file stands a digest of all identities.
@@ -98,7 +102,7 @@ allot_status cached_model_sha256(struct archive *archive, const struct gguf_mode
     allot_status status = identify_model(&id, model, err);
     if (status == ALLOT_OK && !archive_file_hash(archive, path, &id, hex)) {
         status = gguf_model_sha256(model, hex, progress, err);
-        if (status == ALLOT_OK)
+        if (status == ALLOT_OK && !archive_is_read_only(archive))
             status = archive_file_hash_put(archive, path, &id, hex, err);
     }
     free(path);

@@ -19,8 +19,8 @@ struct model_job {
 
 enum archive_use {
     ARCHIVE_CREATE,       /* needed; made if absent */
-    ARCHIVE_EXISTING,     /* needed; an absent one is an error that says how to make it */
-    ARCHIVE_OPPORTUNISTIC /* used if it is there or was asked for */
+    ARCHIVE_EXISTING,     /* needed, if only to read; an absent one is an error that says how to make it */
+    ARCHIVE_OPPORTUNISTIC /* used if it was asked for, or is there and can be read */
 };
 
 /* The model alone, so that outputs can be checked before an archive is made. */

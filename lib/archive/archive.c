@@ -12,6 +12,7 @@
 
 #include "archive/sql.h"
 #include "base/error.h"
+#include "base/strbuf.h"
 
 /* "allt": marks our files among SQLite's (PRAGMA application_id). */
 #define APPLICATION_ID 0x616c6c74
@@ -203,6 +204,8 @@ static allot_status prepare_database(const struct archive *a, struct allot_error
         if (status)
             return status;
     }
+    if (a->read_only)
+        return version == 0 ? refuse_other(a->path, err) : ALLOT_OK;
     status = use_wal(a, err);
     if (status == ALLOT_OK && version == 0)
         status = create_schema(a, err);
@@ -218,27 +221,43 @@ static allot_status prepare_database(const struct archive *a, struct allot_error
     return status;
 }
 
-allot_status archive_open(struct archive **out, const char *path, struct allot_error *err)
+/* SQLite's name of the file, in which no character of the path is special. Read-only, it takes locks and the
+ * write-ahead log, for which it needs files that it may not make, only where a log is. */
+static char *database_name(const char *path, bool read_only)
 {
-    struct archive *a = NULL;
-    char *name = NULL;
+    struct strbuf name = {0};
+    struct stat st;
+    char *log = NULL;
+
+    /* With a slash ":memory:" is a file like any other. */
+    strbuf_addf(&name, "file:%s", path[0] == '/' ? "" : "./");
+    for (const char *p = path; *p; p++)
+        strbuf_addf(&name, "%%%02x", (unsigned char)*p);
+    if (read_only && asprintf(&log, "%s-wal", path) >= 0) {
+        bool has_log = stat(log, &st) == 0 && st.st_size > 0;
+
+        strbuf_addf(&name, "?mode=ro%s", has_log ? "" : "&immutable=1");
+        free(log);
+    }
+    if (name.failed)
+        strbuf_release(&name);
+    return name.data;
+}
+
+static allot_status open_database(struct archive **out, const char *path, bool read_only,
+                                  struct allot_error *err)
+{
+    const int flags = (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+    struct archive *a = calloc(1, sizeof *a);
+    char *name = database_name(path, read_only);
     allot_status status = ALLOT_OK;
 
-    if (path[0] == '\0')
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "the path of the archive is empty");
-    status = peek(path, err);
-    if (status == ALLOT_OK)
-        status = check_folder(path, err);
-    if (status)
-        return status;
-    a = calloc(1, sizeof *a);
-    /* With a slash no name is special to SQLite. */
-    if (!a || !(a->path = strdup(path)) || asprintf(&name, "%s%s", path[0] == '/' ? "" : "./", path) < 0) {
-        name = NULL;
+    if (!a || !name || !(a->path = strdup(path))) {
         status = allot_fail_memory(err, sizeof *a + strlen(path), "an archive");
         goto cleanup;
     }
-    if (sqlite3_open_v2(name, &a->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) != SQLITE_OK)
+    a->read_only = read_only;
+    if (sqlite3_open_v2(name, &a->db, flags | SQLITE_OPEN_URI, NULL) != SQLITE_OK)
         status = a->db ? sql_fail(a, "open it", err) : allot_fail_memory(err, 0, "an archive");
     else
         status = prepare_database(a, err);
@@ -249,6 +268,34 @@ cleanup:
     else
         *out = a;
     return status;
+}
+
+allot_status archive_open(struct archive **out, const char *path, struct allot_error *err)
+{
+    allot_status status;
+
+    if (path[0] == '\0')
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "the path of the archive is empty");
+    status = peek(path, err);
+    if (status == ALLOT_OK)
+        status = check_folder(path, err);
+    return status ? status : open_database(out, path, false, err);
+}
+
+allot_status archive_open_to_read(struct archive **out, const char *path, struct allot_error *err)
+{
+    struct allot_error why;
+    allot_status status;
+
+    if (access(path, F_OK) != 0 || (access(path, W_OK) == 0 && check_folder(path, &why) == ALLOT_OK))
+        return archive_open(out, path, err);
+    status = peek(path, err);
+    return status ? status : open_database(out, path, true, err);
+}
+
+bool archive_is_read_only(const struct archive *a)
+{
+    return a->read_only;
 }
 
 void archive_close(struct archive *a)

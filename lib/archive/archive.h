@@ -13,6 +13,10 @@
 struct archive;
 /* Creates the file if absent. */
 allot_status archive_open(struct archive **out, const char *path, struct allot_error *err);
+/* Opens an archive that exists; where it or its folder cannot be written, read-only: then nothing can be put
+ * into it. */
+allot_status archive_open_to_read(struct archive **out, const char *path, struct allot_error *err);
+bool archive_is_read_only(const struct archive *a);
 void archive_close(struct archive *a);
 
 /* ---- Hashes of files, cached by identity -------------------------------------------------- */

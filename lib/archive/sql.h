@@ -9,6 +9,7 @@
 struct archive {
     sqlite3 *db;
     char *path;
+    bool read_only;
 };
 
 /* Turns the connection's last error into one message: "archive PATH: cannot DOING: ...". */

@@ -178,6 +178,10 @@ static void test_read_only_folder(void **state)
 
             if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
                 _exit(77);
+            if (exists && (archive_open_to_read(&a, name, &err) != ALLOT_OK || !archive_is_read_only(a) ||
+                           archive_blob_put(a, "kind", "key", "x", 1, &err) != ALLOT_ERR_IO))
+                _exit(4);
+            archive_close(a);
             if (archive_open(&a, name, &err) == ALLOT_OK)
                 _exit(2);
             if (strstr(err.message, name) && strstr(err.message, "not writable"))
