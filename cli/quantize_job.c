@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "describe.h"
 #include "quant/quant.h"
@@ -36,13 +38,62 @@ static allot_status check_outputs(const struct quantize_run *run, const struct j
     return status;
 }
 
+/* The most that plans with these types can give the tensors. */
+static int64_t most_data_bytes(const struct gguf_model *model, const struct type_set *types)
+{
+    int64_t sum = 0;
+    size_t n_known;
+    const struct quant_type *known = quant_types(&n_known);
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const struct gguf_tensor *t = &model->tensors[i];
+        int64_t most = 0;
+        for (size_t k = 0; types->given && gguf_tensor_quantizable(t) && k < n_known; k++) {
+            if (!types->has[known[k].type] || !quant_type_fits(known[k].type, t->ne[0]))
+                continue;
+            const int64_t bytes = (int64_t)ggml_row_size(known[k].type, t->ne[0]) * t->n_rows;
+            most = bytes > most ? bytes : most;
+        }
+        sum += most ? most : t->n_bytes;
+    }
+    return sum;
+}
+
+/* Before hours of measuring: is there room for a file of the size asked, or the largest if that is less? What
+ * an interrupted run has taken counts as room. */
+static allot_status check_space(const struct quantize_run *run, struct allot_error *err)
+{
+    const struct calibrated_arguments *args = &run->args->calibrated;
+    struct type_set types;
+    struct stat st;
+    int64_t wanted = 0;
+    char *target = NULL, *folder = NULL, *partial = NULL;
+    allot_status status = type_set_parse(&types, args->types, err);
+    if (status == ALLOT_OK)
+        status = budget_resolve(&wanted, &args->sized, run->job.model, 0, err);
+    if (status == ALLOT_OK)
+        status = file_resolve_target(&target, &folder, run->out_path, err);
+    if (status != ALLOT_OK)
+        return status;
+    const int64_t most = most_data_bytes(run->job.model, &types);
+    wanted = most < wanted ? most : wanted;
+    partial = text_printf("%s.allot-partial", target);
+    if (partial && stat(partial, &st) == 0)
+        wanted -= (int64_t)st.st_blocks * 512;
+    status = file_require_space(run->out_path, wanted, err);
+    free(partial);
+    free(folder);
+    free(target);
+    return status;
+}
+
 static allot_status check_before_work(const struct quantize_run *run, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &run->args->calibrated;
     const struct job_inputs inputs = {.files = {args->imatrix, args->sized.like, run->args->recipe},
                                       .texts = &args->texts};
     const bool exports_imatrix = !run->args->recipe && !args->imatrix && !args->no_imatrix;
-    return check_outputs(run, &inputs, exports_imatrix, err);
+    allot_status status = check_outputs(run, &inputs, exports_imatrix, err);
+    return status == ALLOT_OK && args->texts.n ? check_space(run, err) : status;
 }
 
 static allot_status open_calibration(struct quantize_run *run, struct allot_error *err)
