@@ -37,7 +37,8 @@ struct quantize_result {
 /* Exact size of the file the job would write, padding and metadata included. */
 allot_status quantize_file_size(const struct quantize_job *job, int64_t *bytes, struct allot_error *err);
 
-/* Refuses output = any input shard (through links too), an absent folder, too little free space,
+/* Refuses output = any input shard (through links too), a file that is in the way of OUT.allot-partial (an
+ * input, or one that was not written here: it is kept), an absent folder, too little free space,
  * and weights that are not finite (naming tensor and row) before or without touching the target.
  *
  * Works in `OUT.allot-partial`: where the header belongs it first keeps a journal (magic, hash of
