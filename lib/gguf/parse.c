@@ -82,8 +82,8 @@ static allot_status cursor_skip_string(struct cursor *c, const uint8_t **text, u
 /* Copies a key or name: not empty, at most max bytes, no NUL inside. */
 static allot_status cursor_read_name(struct cursor *c, uint64_t max, char **out, struct allot_error *err)
 {
-    const uint8_t *text;
-    uint64_t length;
+    const uint8_t *text = NULL;
+    uint64_t length = 0;
     allot_status status = cursor_skip_string(c, &text, &length, err);
     if (status != ALLOT_OK)
         return status;
@@ -438,7 +438,7 @@ static allot_status place_tensors(struct gguf_shard *shard, const struct cursor 
 allot_status gguf_shard_open(struct gguf_shard *shard, const char *path, int number, struct allot_error *err)
 {
     struct cursor c = {.path = path};
-    uint64_t n_tensors, n_kv;
+    uint64_t n_tensors = 0, n_kv = 0;
     allot_status status = file_map_open(&shard->map, path, err);
     if (status != ALLOT_OK)
         return status;

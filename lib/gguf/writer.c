@@ -274,7 +274,7 @@ allot_status gguf_header_encode(const struct gguf_header *h, struct strbuf *sb, 
         strbuf_add(sb, h->kv[i].value.data, h->kv[i].value.len);
     }
     for (size_t i = 0; i < h->n_tensors; i++) {
-        int64_t n_bytes;
+        int64_t n_bytes = 0;
         if ((status = tensor_bytes(&h->tensors[i], &n_bytes, err)) != ALLOT_OK)
             return status;
         encode_tensor(&h->tensors[i], at, sb);
