@@ -12,6 +12,7 @@
 
 #include "archive/sql.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/strbuf.h"
 
 /* "allt": marks our files among SQLite's (PRAGMA application_id). */
@@ -70,8 +71,7 @@ static uint32_t big_endian(const unsigned char *p)
 /* SQLite needs to create files beside the archive, and is vague about why it cannot. */
 static allot_status check_folder(const char *path, struct allot_error *err)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    char *folder = file_folder(path);
     allot_status status = ALLOT_OK;
 
     if (!folder)
