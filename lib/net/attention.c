@@ -1,9 +1,9 @@
 /* attention.c - causal softmax attention, forward and backward.  SPDX-License-Identifier: MIT */
 #include "net/ops.h"
 
-#include <cblas.h>
 #include <string.h>
 
+#include "net/gemm.h"
 #include "net/vector.h"
 
 struct attention_pass {
@@ -22,7 +22,7 @@ static void probabilities(float *p, const float *q, const float *k, const struct
 {
     int t = (int)a->n_ctx, hd = (int)a->head_dim;
     int ldq = (int)(a->n_heads * a->head_dim), ldk = (int)(a->n_kv_heads * a->head_dim);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, t, t, hd, a->scale, q, ldq, k, ldk, 0.0f, p, t);
+    gemm_strided(false, true, t, t, hd, a->scale, q, ldq, k, ldk, 0.0f, p, t);
     for (int64_t i = 0; i < t; i++) {
         float *row = p + i * t;
         float inv = (float)(1.0 / exp_shifted(row, i + 1, max_of(row, i + 1)));
@@ -42,8 +42,7 @@ static void attention_forward_head(void *user, int64_t item, int thread)
     int64_t at_q = seq * t * ldq + h * hd, at_k = seq * t * ldk + kv * hd;
     float *p = a->scratch + 2 * a->n_ctx * a->n_ctx * thread;
     probabilities(p, w->q + at_q, w->k + at_k, a);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, t, hd, t, 1.0f, p, t, w->v + at_k, ldk, 0.0f,
-                w->o + at_q, ldq);
+    gemm_strided(false, false, t, hd, t, 1.0f, p, t, w->v + at_k, ldk, 0.0f, w->o + at_q, ldq);
 }
 
 void attention_forward(struct pool *pool, float *o, const float *q, const float *k, const float *v,
@@ -69,20 +68,16 @@ static void attention_backward_group(void *user, int64_t item, int thread)
         int64_t at_q = seq * t * ldq + (kv * group + g) * hd;
         float beta = g == 0 ? 0.0f : 1.0f;
         probabilities(p, w->q + at_q, w->k + at_k, a);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, t, hd, t, 1.0f, p, t, w->d_o + at_q, ldq, beta,
-                    w->dv + at_k, ldk);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, t, t, hd, 1.0f, w->d_o + at_q, ldq, w->v + at_k,
-                    ldk, 0.0f, dp, t);
+        gemm_strided(true, false, t, hd, t, 1.0f, p, t, w->d_o + at_q, ldq, beta, w->dv + at_k, ldk);
+        gemm_strided(false, true, t, t, hd, 1.0f, w->d_o + at_q, ldq, w->v + at_k, ldk, 0.0f, dp, t);
         for (int64_t i = 0; i < t; i++) {
             float *prow = p + i * t, *drow = dp + i * t;
             float mean = (float)dot(prow, drow, i + 1);
             for (int64_t j = 0; j < t; j++)
                 drow[j] = prow[j] * (drow[j] - mean);
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, t, hd, t, a->scale, dp, t, w->k + at_k, ldk,
-                    0.0f, w->dq + at_q, ldq);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, t, hd, t, a->scale, dp, t, w->q + at_q, ldq,
-                    beta, w->dk + at_k, ldk);
+        gemm_strided(false, false, t, hd, t, a->scale, dp, t, w->k + at_k, ldk, 0.0f, w->dq + at_q, ldq);
+        gemm_strided(true, false, t, hd, t, a->scale, dp, t, w->q + at_q, ldq, beta, w->dk + at_k, ldk);
     }
 }
 

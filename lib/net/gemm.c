@@ -2,15 +2,58 @@
 #include "net/gemm.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/rng.h"
 
 /* Large enough for OpenBLAS to reach its rate, small enough to keep the threads evenly busy. */
 enum { TILE_M = 256, TILE_N = 512 };
+
+/* OpenBLAS, loaded when products are first wanted: when it is loaded it starts threads and takes memory, and
+ * it waits for ever where memory is limited and it gets none. Programs without products do without it. */
+static struct {
+    __typeof__(cblas_sgemm) *sgemm;
+    __typeof__(openblas_set_num_threads) *set_num_threads;
+    __typeof__(openblas_get_corename) *get_corename;
+    struct allot_error err; /* why it could not be loaded */
+} blas;
+
+static const char blas_library[] = "libopenblas.so.0";
+enum { BLAS_BYTES = 256 << 20 }; /* address space for it: its code, and 32 MiB for each of a few threads */
+
+static bool find_function(void *library, const char *name, void *function)
+{
+    void *address = dlsym(library, name);
+    memcpy(function, &address, sizeof address);
+    return address != NULL;
+}
+
+static void load_blas(void)
+{
+    void *space =
+        mmap(NULL, BLAS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED) {
+        allot_fail_memory(&blas.err, BLAS_BYTES, "OpenBLAS");
+        return;
+    }
+    munmap(space, BLAS_BYTES);
+    setenv("OPENBLAS_NUM_THREADS", "1", 1); /* it starts none of its own */
+    void *library = dlopen(blas_library, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL || !find_function(library, "cblas_sgemm", &blas.sgemm) ||
+        !find_function(library, "openblas_set_num_threads", &blas.set_num_threads) ||
+        !find_function(library, "openblas_get_corename", &blas.get_corename)) {
+        const char *cause = dlerror();
+        allot_fail(&blas.err, ALLOT_ERR_UNSUPPORTED, "OpenBLAS cannot be loaded: %s",
+                   cause != NULL ? cause : blas_library);
+    }
+}
 
 struct product {
     const float *a, *b;
@@ -33,9 +76,9 @@ static void product_tile(void *user, int64_t item, int thread)
     int64_t m0 = item / p->tiles_n * TILE_M, n0 = item % p->tiles_n * TILE_N;
     int64_t m = least(TILE_M, p->m - m0), n = least(TILE_N, p->n - n0);
     const float *b = p->transpose_b ? p->b + n0 * p->k : p->b + n0;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, p->transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n,
-                (int)p->k, 1.0f, p->a + m0 * p->k, (int)p->k, b, (int)(p->transpose_b ? p->k : p->n), p->beta,
-                p->c + m0 * p->n + n0, (int)p->n);
+    blas.sgemm(CblasRowMajor, CblasNoTrans, p->transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n,
+               (int)p->k, 1.0f, p->a + m0 * p->k, (int)p->k, b, (int)(p->transpose_b ? p->k : p->n), p->beta,
+               p->c + m0 * p->n + n0, (int)p->n);
 }
 
 static void product_run(struct pool *pool, struct product *p)
@@ -60,15 +103,22 @@ void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w
 
 void gemm_forward_here(float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k)
 {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1.0f, x, (int)k, w, (int)k,
-                0.0f, y, (int)n);
+    blas.sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1.0f, x, (int)k, w, (int)k,
+               0.0f, y, (int)n);
 }
 
 void gemm_gradient_here(float *dw, const float *dy, int64_t ldy, const float *x, int64_t m, int64_t n,
                         int64_t k)
 {
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n, (int)k, (int)m, 1.0f, dy, (int)ldy, x,
-                (int)k, 0.0f, dw, (int)k);
+    blas.sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n, (int)k, (int)m, 1.0f, dy, (int)ldy, x, (int)k,
+               0.0f, dw, (int)k);
+}
+
+void gemm_strided(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float *a,
+                  int lda, const float *b, int ldb, float beta, float *c, int ldc)
+{
+    blas.sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+               transpose_b ? CblasTrans : CblasNoTrans, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 /* Largest difference between OpenBLAS and a plain loop, relative to the size of the terms. */
@@ -77,9 +127,9 @@ static double product_error(bool transpose_a, bool transpose_b, int m, int n, in
     float *a = buffer, *b = a + (size_t)m * (size_t)k, *c = b + (size_t)k * (size_t)n;
     for (int i = 0; i < m * k + k * n; i++)
         buffer[i] = (float)rng_uniform(7, (uint64_t)i) - 0.5f;
-    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-                transpose_b ? CblasTrans : CblasNoTrans, m, n, k, 1.0f, a, transpose_a ? m : k, b,
-                transpose_b ? k : n, 0.0f, c, n);
+    blas.sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+               transpose_b ? CblasTrans : CblasNoTrans, m, n, k, 1.0f, a, transpose_a ? m : k, b,
+               transpose_b ? k : n, 0.0f, c, n);
     double worst = 0;
     for (int i = 0; i < m; i++) {
         for (int j = 0; j < n; j++) {
@@ -98,7 +148,13 @@ static double product_error(bool transpose_a, bool transpose_b, int m, int n, in
 allot_status gemm_init(struct allot_error *err)
 {
     static atomic_bool checked;
-    openblas_set_num_threads(1);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load_blas);
+    if (blas.err.status != ALLOT_OK) {
+        *err = blas.err;
+        return err->status;
+    }
+    blas.set_num_threads(1);
     if (atomic_load(&checked))
         return ALLOT_OK;
     static const int shapes[][3] = {{67, 131, 259}, {16, 576, 16}, {300, 33, 64}, {1, 19, 1000}};
@@ -118,7 +174,7 @@ allot_status gemm_init(struct allot_error *err)
         return allot_fail(err, ALLOT_ERR_INTERNAL,
                           "OpenBLAS (%s) computes wrong products on this processor (error %.2g); set "
                           "OPENBLAS_CORETYPE=Haswell in the environment or install another BLAS",
-                          openblas_get_corename(), worst);
+                          blas.get_corename(), worst);
     atomic_store(&checked, true);
     return ALLOT_OK;
 }

@@ -11,9 +11,9 @@
 
 #include "base/pool.h"
 
-/* Makes OpenBLAS single-threaded and, the first time, compares small products of every orientation used
- * here with plain loops: some OpenBLAS builds compute wrong products on processors newer than they
- * are. Call before anything below. */
+/* Loads OpenBLAS and makes it single-threaded and, the first time, compares small products of every
+ * orientation used here with plain loops: some OpenBLAS builds compute wrong products on processors newer
+ * than they are. Fails if it is not installed or there is no memory for it. Call before anything below. */
 allot_status gemm_init(struct allot_error *err);
 
 /* y (m,n) = x (m,k) w(n,k)'. Overwrites y. */
@@ -32,5 +32,10 @@ void gemm_forward_here(float *y, const float *x, const float *w, int64_t m, int6
 /* dw (n,k) = dy' x for m tokens, dy (m, n) with rows ldy apart, x (m,k). Overwrites dw. */
 void gemm_gradient_here(float *dw, const float *dy, int64_t ldy, const float *x, int64_t m, int64_t n,
                         int64_t k);
+
+/* c (m,n) = alpha op(a) op(b) + beta c, op(a) (m,k) and op(b) (k,n) transposed in memory where said, rows
+ * lda, ldb and ldc apart. */
+void gemm_strided(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float *a,
+                  int lda, const float *b, int ldb, float beta, float *c, int ldc);
 
 #endif

@@ -1,15 +1,20 @@
-/* test_net_open.c - models that libllama refuses are refused here too.  SPDX-License-Identifier: MIT */
+/* test_net_open.c - models and circumstances that are refused.  SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <dlfcn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "gguf.h"
 #include "llama.h"
+#include "net/gemm.h"
 #include "net/net.h"
 #include "random_model.h"
 
@@ -177,6 +182,26 @@ static void test_refusals(void **state)
     }
 }
 
+/* OpenBLAS waits for ever for memory that it does not get, from the moment it is loaded. Its own process,
+ * because it is loaded once. */
+static void test_no_memory_for_openblas(void **state)
+{
+    (void)state;
+    assert_null(dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD));
+    pid_t child = fork();
+    if (child == 0) {
+        const struct rlimit little = {64 << 20, 64 << 20};
+        struct allot_error err = {0};
+        alarm(60);
+        bool told = setrlimit(RLIMIT_AS, &little) == 0 && gemm_init(&err) == ALLOT_ERR_MEMORY &&
+                    strstr(err.message, "OpenBLAS") != NULL && gemm_init(&err) == ALLOT_ERR_MEMORY;
+        _exit(told ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 static void silent(enum ggml_log_level level, const char *text, void *user)
 {
     (void)level;
@@ -203,6 +228,7 @@ static int finish(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_memory_for_openblas),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, start, finish);
 }
