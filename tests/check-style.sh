@@ -81,12 +81,12 @@ caught|a.c|int x;\n
 caught|a.h|SPDX/* TODO: more */\n
 caught|a.c|SPDX#if 0\n#endif\n
 caught|a.md|see /home/me/model\n
-caught|a.md|see /work/x\n
+caught|a.md|see \x2fwork/x\n
 clean|a.md|a network/work/x, and $(pwd)/work/\n
 caught|a.sh|# SPDX-License-Identifier: MIT\ncp a /tmp/x\n
 clean|a.sh|# SPDX-License-Identifier: MIT\ncd "${TMPDIR:-/tmp}"\n
 clean|a.c|SPDXchar t[] = "/tmp/allot-XXXXXX";\n
-caught|a.md|https://pypi.org/x\n
+caught|a.md|https://pypi\x2eorg/x\n
 caught|a.c|SPDXint x;  \n
 caught|a.c|SPDX\tint x;\n
 caught|a.md|line\r\n
