@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "cost/fisher.h"
 #include "gguf/convert.h"
@@ -29,13 +29,6 @@ static void check(allot_status status)
         return;
     fprintf(stderr, "bench-cost: %s\n", err.message);
     exit(1);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- Floors --------------------------------------------------------------------------------------- */
@@ -58,9 +51,9 @@ static double sgemm_rate(struct pool *pool)
         buffer[i] = (float)(i % 7) - 3;
     int64_t items = 8 * pool_threads(pool);
     for (int k = 0; k < 5; k++) {
-        double start = now();
+        double start = seconds_now();
         pool_run(pool, items, one_gemm, buffer);
-        double t = now() - start;
+        double t = seconds_now() - start;
         best = t < best ? t : best;
     }
     free(buffer);
@@ -92,9 +85,9 @@ static double quantize_rate(struct pool *pool, enum ggml_type type, int64_t n_in
     for (int64_t i = 0; i < n_in; i++)
         weights[i] = 1.0f;
     one_quantize(&s, 0, 0); /* tables */
-    double start = now();
+    double start = seconds_now();
     pool_run(pool, pool_threads(pool), one_quantize, &s);
-    double t = now() - start;
+    double t = seconds_now() - start;
     free(w);
     free(weights);
     free(s.out);
@@ -206,9 +199,9 @@ int main(int argc, char **argv)
     struct archive_cost_key key = {"m", "t", "i", "fisher", "p", "v"};
     check(archive_open(&archive, archive_path, &err));
     check(archive_cost_set(archive, &key, &set, &err));
-    double start = now();
+    double start = seconds_now();
     check(fisher_run(&result, &net, pool, &windows, &im, &options, archive, set, NULL, &err));
-    double seconds = now() - start;
+    double seconds = seconds_now() - start;
     archive_close(archive);
     unlink(archive_path);
     rmdir(folder);

@@ -1,10 +1,10 @@
 /* progress.c - progress and remarks on stderr.  SPDX-License-Identifier: MIT */
 #include "progress.h"
+#include "base/clock.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "signals.h"
@@ -13,13 +13,6 @@ static const double LINE_INTERVAL = 10.0, BAR_INTERVAL = 0.1;
 /* Shorter stages are not worth a line of a log. */
 static const double NOTICEABLE = 1.0;
 enum { BAR_CELLS = 24 };
-
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 void progress_init(struct progress *p, bool quiet)
 {
@@ -93,7 +86,7 @@ void progress_finish(struct progress *p)
     if (p->quiet || !p->stage[0])
         return;
     clear_bar(p);
-    double elapsed = now_seconds() - p->start;
+    double elapsed = seconds_now() - p->start;
     if (elapsed >= NOTICEABLE && p->done >= p->total) {
         char done[24], time_text[24];
         fprintf(stderr, "allot: %s: %s done in %s\n", p->stage, count(done, (double)p->done),
@@ -106,7 +99,7 @@ static bool on_report(void *user, const char *stage, int64_t done, int64_t total
 {
     struct progress *p = user;
     if (!p->quiet) {
-        double now = now_seconds();
+        double now = seconds_now();
         if (strncmp(p->stage, stage, sizeof p->stage - 1) != 0) {
             progress_finish(p);
             snprintf(p->stage, sizeof p->stage, "%s", stage);
