@@ -21,12 +21,18 @@ options=(-DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON -DG
     -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF)
 
 exec 3>&1 1>&2
+# gcc 12 tells its optimizer that loading the tile configuration reads 8 of its 64 bytes, and then leaves out the
+# rest: ggml's AMX kernels, which -march=native switches on, crash. Without them all is as on other processors.
+no_amx=(-mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
 # Flags from outside would change the arithmetic that allot's kernels have to repeat bit by bit.
 unset CFLAGS CXXFLAGS CPPFLAGS LDFLAGS
 cc=${CC:-cc}
 cxx=${CXX:-c++}
 cache=$(cache_dir)
 work=
+if "$cc" "${no_amx[@]}" -E -x c /dev/null >/dev/null 2>&1; then
+    options+=("-DCMAKE_C_FLAGS=${no_amx[*]}" "-DCMAKE_CXX_FLAGS=${no_amx[*]}")
+fi
 
 cleanup() {
     local status=$?
