@@ -40,7 +40,8 @@ allot_status model_job_open(struct model_job *job, const char *path, const struc
     if (status != ALLOT_OK)
         return status;
     job->archive_given = common->archive != NULL;
-    job->archive_path = common->archive ? strdup(common->archive) : text_printf("%s.allot", path);
+    job->archive_path =
+        common->archive ? strdup(common->archive) : text_printf("%s.allot", model_first_path(job->model));
     if (!job->archive_path) {
         model_job_release(job);
         return allot_fail_memory(err, strlen(path), "a path");

@@ -345,9 +345,10 @@ static allot_status report_text(const struct quantize_run *run, const char *comm
                run->n_fallbacks);
     if (run->result.floored_tensors)
         printf("\n%" PRId64
-               " tensors needed a floor under zero importances; llama-quantize would refuse them.\n",
+               " tensors needed a floor under zero importances; llama-quantize would refuse them or lose "
+               "weights.\n",
                run->result.floored_tensors);
-    printf("\nWith llama.cpp:\n  %s\n", command);
+    printf("\nThe same tensors with llama.cpp, in place of this file:\n  %s\n", command);
     return status;
 }
 

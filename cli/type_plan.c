@@ -376,6 +376,8 @@ allot_status type_plan_print(const struct type_plan *plan, const struct gguf_mod
     if (plan->budget)
         printf(", %" PRId64 " below", plan->budget - plan->file_bytes);
     printf("; %.4f bits per weight\n", bits_per_weight(plan->data_bytes, model_parameters(model)));
+    if (plan->predicted && plan->result.cost == 0)
+        printf("remark:        the size has room for every tensor as it is; nothing is quantized\n");
     printf("by llama.cpp:  %" PRId64 " bytes (allot's own keys are not in it)\n\n", plan->stock_bytes);
     allot_status status = types_print(uses, count_types(uses, model, plan->types, false), err);
     putchar('\n');

@@ -21,7 +21,8 @@ void archive_close(struct archive *a);
 
 /* ---- Hashes of files, cached by identity -------------------------------------------------- */
 /* True and the hash if the file with exactly this identity was hashed before. */
-bool archive_file_hash(struct archive *a, const char *path, const struct file_identity *id, char hex[static 65]);
+bool archive_file_hash(struct archive *a, const char *path, const struct file_identity *id,
+                       char hex[static 65]);
 allot_status archive_file_hash_put(struct archive *a, const char *path, const struct file_identity *id,
                                    const char *hex, struct allot_error *err);
 
@@ -48,7 +49,7 @@ struct archive_cost {
     int64_t bytes;        /* of the tensor in that type, unpadded */
     double cost, std_err; /* nats per token */
     bool feasible;
-    const float *u;       /* per-chunk values, n_u of them; NULL if none */
+    const float *u; /* per-chunk values, n_u of them; NULL if none */
     size_t n_u;
 };
 
@@ -56,7 +57,8 @@ struct archive_cost {
 allot_status archive_cost_set(struct archive *a, const struct archive_cost_key *key, int64_t *set_id,
                               struct allot_error *err);
 /* Notes that the set is newest (used now), and how many calibration tokens stand behind it. */
-allot_status archive_cost_set_touch(struct archive *a, int64_t set_id, int64_t n_tokens, struct allot_error *err);
+allot_status archive_cost_set_touch(struct archive *a, int64_t set_id, int64_t n_tokens,
+                                    struct allot_error *err);
 
 /* True for each of the n types of the tensor that the set already holds. */
 allot_status archive_cost_have(struct archive *a, int64_t set_id, const char *tensor,
@@ -64,14 +66,15 @@ allot_status archive_cost_have(struct archive *a, int64_t set_id, const char *te
 /* Stores all rows of one tensor in one transaction (replacing equal keys). */
 allot_status archive_cost_put(struct archive *a, int64_t set_id, const char *tensor,
                               const struct archive_cost *rows, size_t n, struct allot_error *err);
-/* Notes that every tensor has what it can have of these types, besides those noted before: a set whose run was
- * interrupted holds rows, but not all of any type. */
+/* Notes that every tensor has what it can have of these types, besides those noted before: a set whose run
+ * was interrupted holds rows, but not all of any type. */
 allot_status archive_cost_finish(struct archive *a, int64_t set_id, const char *const *types, size_t n,
                                  struct allot_error *err);
 /* True for each of the n types that was so noted. */
 allot_status archive_cost_finished(struct archive *a, int64_t set_id, const char *const *types, size_t n,
                                    bool *finished, struct allot_error *err);
-/* Calls row for every stored (tensor, type) in (tensor, type) order, u included only if with_u. A true return stops. */
+/* Calls row for every stored (tensor, type) in (tensor, type) order, u included only if with_u. A true return
+ * stops. */
 allot_status archive_cost_each(struct archive *a, int64_t set_id, bool with_u,
                                bool (*row)(void *user, const char *tensor, const struct archive_cost *cost),
                                void *user, struct allot_error *err);
@@ -84,8 +87,8 @@ struct archive_cost_set_info {
     int64_t n_tensors, n_rows, n_tokens;
 };
 /* The sets of a model, newest first; caller frees *sets. */
-allot_status archive_cost_sets(struct archive *a, const char *model_sha256, struct archive_cost_set_info **sets,
-                               size_t *n, struct allot_error *err);
+allot_status archive_cost_sets(struct archive *a, const char *model_sha256,
+                               struct archive_cost_set_info **sets, size_t *n, struct allot_error *err);
 
 /* ---- Measurements ----------------------------------------------------------------------------- */
 /* One JSON document per (base, candidate, text, settings); replaces an equal key. */

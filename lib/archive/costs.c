@@ -63,8 +63,8 @@ allot_status archive_cost_set_touch(struct archive *a, int64_t set_id, int64_t n
 }
 
 /* Marks those of the n types that a statement gives in its first column; finalizes it. */
-static allot_status mark_types(const struct archive *a, sqlite3_stmt *stmt, const char *const *types, size_t n,
-                               bool *marks, struct allot_error *err)
+static allot_status mark_types(const struct archive *a, sqlite3_stmt *stmt, const char *const *types,
+                               size_t n, bool *marks, struct allot_error *err)
 {
     bool row = true;
     allot_status status = ALLOT_OK;

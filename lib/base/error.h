@@ -13,8 +13,8 @@ allot_status allot_fail(struct allot_error *err, allot_status status, const char
 allot_status allot_fail_memory(struct allot_error *err, size_t bytes, const char *what);
 
 /* Reports progress; ALLOT_ERR_INTERRUPTED (with err filled) when the caller asked to stop. */
-allot_status allot_report(const struct allot_progress *progress, struct allot_error *err,
-                          const char *stage, int64_t done, int64_t total);
+allot_status allot_report(const struct allot_progress *progress, struct allot_error *err, const char *stage,
+                          int64_t done, int64_t total);
 
 /* Passes one printf-style line to progress->note, if there is one. */
 void allot_note(const struct allot_progress *progress, const char *format, ...)

@@ -209,9 +209,11 @@ static allot_status store(struct fisher *f, const struct projection *p, struct a
             allot_note(f->progress, "%s: type %s is infeasible (its blocks would hold NaN or Inf)",
                        p->tensor->name, rows[j].type);
         } else if (p->floored[j]) {
-            allot_note(f->progress,
-                       "%s: type %s needs its zero importances floored; llama-quantize would refuse it",
-                       p->tensor->name, rows[j].type);
+            allot_note(
+                f->progress,
+                "%s: type %s needs its zero importances floored; llama-quantize would refuse it or lose "
+                "weights",
+                p->tensor->name, rows[j].type);
         }
     }
     if (status == ALLOT_OK)

@@ -55,8 +55,8 @@ size_t fisher_legal_types(const struct gguf_tensor *tensor, bool have_weights, c
                           size_t n_types, enum ggml_type *legal);
 
 /* Computes what the set still lacks and stores it tensor by tensor; interrupted, the next call
- * goes on and ends with the same numbers. The types are finished in the set only at the end. imatrix may be NULL. windows->n_ctx is T.
- * Results do not depend on the number of threads. */
+ * goes on and ends with the same numbers. The types are finished in the set only at the end. imatrix may be
+ * NULL. windows->n_ctx is T. Results do not depend on the number of threads. */
 allot_status fisher_run(struct fisher_result *result, const struct net *net, struct pool *pool,
                         const struct text_windows *windows, const struct imatrix *imatrix,
                         const struct fisher_options *options, struct archive *archive, int64_t set_id,

@@ -8,11 +8,11 @@
 #include "gguf/model.h"
 
 struct imatrix_entry {
-    char *name;       /* the weight's name */
+    char *name;        /* the weight's name */
     int64_t n_per_mat; /* columns */
-    int64_t n_mats;   /* 1, or the number of experts */
-    float *sums;      /* (n_mats, n_per_mat): sums of squared inputs (legacy: as stored) */
-    int64_t *counts;  /* [n_mats] tokens seen (legacy: n_mats is 1 and the count is ncall) */
+    int64_t n_mats;    /* 1, or the number of experts */
+    float *sums;       /* (n_mats, n_per_mat): sums of squared inputs (legacy: as stored) */
+    int64_t *counts;   /* [n_mats] tokens seen (legacy: n_mats is 1 and the count is ncall) */
 };
 
 struct imatrix {
@@ -30,8 +30,8 @@ allot_status imatrix_read(struct imatrix *out, const char *path, struct allot_er
 /* Atomic. Same bytes for the same contents. */
 allot_status imatrix_write(struct imatrix *im, const char *path, struct allot_error *err);
 /* Adds an entry (copies name, takes ownership of the arrays even on failure); keeps the order. */
-allot_status imatrix_add(struct imatrix *im, const char *name, int64_t n_per_mat, int64_t n_mats,
-                         float *sums, int64_t *counts, struct allot_error *err);
+allot_status imatrix_add(struct imatrix *im, const char *name, int64_t n_per_mat, int64_t n_mats, float *sums,
+                         int64_t *counts, struct allot_error *err);
 void imatrix_release(struct imatrix *im);
 const struct imatrix_entry *imatrix_find(const struct imatrix *im, const char *name);
 
@@ -39,8 +39,8 @@ const struct imatrix_entry *imatrix_find(const struct imatrix *im, const char *n
  * sum / count per matrix, 1.0 for a matrix never used. *weights is (ne[2], ne[0]), caller frees;
  * NULL with a reason ("no entry", "has 1280 values, the tensor needs 64") if there is nothing usable.
  * Known aliases of names ("NAME (reshaped)") are understood. */
-allot_status imatrix_weights(const struct imatrix *im, const struct gguf_tensor *tensor,
-                             float **weights, char reason[static 128], struct allot_error *err);
+allot_status imatrix_weights(const struct imatrix *im, const struct gguf_tensor *tensor, float **weights,
+                             char reason[static 128], struct allot_error *err);
 
 /* One line for people on how much of the model's quantizable tensors (token_embd and output aside)
  * the imatrix covers, naming up to a few missing ones and whole missing blocks; "" if all. */

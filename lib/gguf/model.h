@@ -18,12 +18,12 @@
 
 struct gguf_tensor {
     char *name;
-    int n_dims;         /* as stored, 1..4 (a scalar stored without dimensions: 1) */
-    int64_t ne[4];      /* ne[0] is the row length; unused dimensions are 1 */
+    int n_dims;    /* as stored, 1..4 (a scalar stored without dimensions: 1) */
+    int64_t ne[4]; /* ne[0] is the row length; unused dimensions are 1 */
     enum ggml_type type;
     int64_t n_elements, n_rows; /* n_rows = ne[1]*ne[2]*ne[3] */
     int64_t row_bytes, n_bytes; /* without padding */
-    const uint8_t *data; /* mapped, read-only */
+    const uint8_t *data;        /* mapped, read-only */
     int shard;
     int64_t file_offset; /* in its shard */
     int layer;           /* N of "blk.N.", else -1 */

@@ -32,8 +32,7 @@ struct plan_result {
 /* Chooses for every item: chosen[i] indexes items[i].choices. Among equal costs the smaller file
  * wins. Deterministic. Errors: ALLOT_ERR_INFEASIBLE when even the smallest types exceed the budget
  * (the message gives the smallest possible size). */
-allot_status plan_solve(const struct plan_item *items, size_t n_items, int64_t fixed_bytes,
-                        int64_t budget, size_t *chosen, struct plan_result *result,
-                        struct allot_error *err);
+allot_status plan_solve(const struct plan_item *items, size_t n_items, int64_t fixed_bytes, int64_t budget,
+                        size_t *chosen, struct plan_result *result, struct allot_error *err);
 
 #endif

@@ -36,3 +36,7 @@ quick cost links/part-00001-of-00003.gguf -f t.txt "${CHEAP[@]}" --archive a | h
 quick plan links/part-00001-of-00003.gguf --size 1.2MB --archive a | grep 'size asked'
 ln -sf "$PWD/set2/part-00002-of-00003.gguf" links
 quick plan links/part-00001-of-00003.gguf --size 1.2MB --archive a
+# The archive lies beside the first file, whichever was given.
+cp -r set1 named
+quick cost named/part-00002-of-00003.gguf -f t.txt "${CHEAP[@]}" | head -n 1
+quick plan named/part-00003-of-00003.gguf --size 1.2MB | grep 'size asked'
