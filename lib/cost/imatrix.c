@@ -94,8 +94,7 @@ fail:
     return status;
 }
 
-static allot_status add_dataset(struct imatrix *im, const uint8_t *text, size_t length,
-                                struct allot_error *err)
+static allot_status add_dataset(struct imatrix *im, const void *text, size_t length, struct allot_error *err)
 {
     char **larger = realloc(im->datasets, (im->n_datasets + 1) * sizeof *larger);
     if (!larger)
@@ -257,26 +256,19 @@ static allot_status read_chunk_key(const struct gguf_model *model, const char *k
 static allot_status read_datasets(struct imatrix *im, const struct gguf_model *model, struct allot_error *err)
 {
     const char *key = "imatrix.datasets";
-    const struct gguf_kv *kv = gguf_model_kv(model, key);
-    uint32_t type = 0;
-    uint64_t n, length;
+    struct gguf_array list;
+    size_t len;
 
-    if (!kv)
+    if (!gguf_model_kv(model, key))
         return allot_fail(err, ALLOT_ERR_FORMAT, "%s: key '%s' is missing", model->path, key);
-    if (kv->type == GGUF_TYPE_ARRAY)
-        memcpy(&type, kv->raw, sizeof type);
-    if (kv->type != GGUF_TYPE_ARRAY || type != GGUF_TYPE_STRING)
+    if (!gguf_model_array(model, key, &list) || list.type != GGUF_TYPE_STRING)
         return allot_fail(err, ALLOT_ERR_FORMAT, "%s: key '%s' is not an array of strings", model->path, key);
-    const uint8_t *at = kv->raw + sizeof type; /* lengths were checked when the file was opened */
-    memcpy(&n, at, sizeof n);
-    at += sizeof n;
-    for (uint64_t i = 0; i < n; i++) {
-        memcpy(&length, at, sizeof length);
-        at += sizeof length;
-        allot_status status = add_dataset(im, at, (size_t)length, err);
+    const uint8_t *at = list.data;
+    for (int64_t i = 0; i < list.n; i++) {
+        const char *text = gguf_array_next_string(&at, &len);
+        allot_status status = add_dataset(im, text, len, err);
         if (status != ALLOT_OK)
             return status;
-        at += length;
     }
     return ALLOT_OK;
 }

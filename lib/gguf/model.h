@@ -70,6 +70,18 @@ char *gguf_model_str(const struct gguf_model *model, const char *key);
 /* Element count of an array, -1 if absent or not an array. */
 int64_t gguf_model_array_len(const struct gguf_model *model, const char *key);
 
+/* The elements of an array, as they lie in the file. */
+struct gguf_array {
+    uint32_t type; /* of each, enum gguf_type of gguf.h */
+    int64_t n;
+    const uint8_t *data; /* not aligned; lengths were checked when the file was opened */
+};
+/* False if absent or not an array. */
+bool gguf_model_array(const struct gguf_model *model, const char *key, struct gguf_array *array);
+/* The next string of an array of strings, which has *len bytes and no NUL behind them; *at starts as the
+ * array's data. */
+const char *gguf_array_next_string(const uint8_t **at, size_t *len);
+
 /* Drops the mapped pages of a tensor (madvise), so that a streaming pass stays small. */
 void gguf_tensor_forget(const struct gguf_tensor *tensor);
 

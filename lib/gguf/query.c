@@ -122,14 +122,31 @@ char *gguf_model_str(const struct gguf_model *model, const char *key)
     return copy;
 }
 
-int64_t gguf_model_array_len(const struct gguf_model *model, const char *key)
+bool gguf_model_array(const struct gguf_model *model, const char *key, struct gguf_array *array)
 {
     const struct gguf_kv *kv = gguf_model_kv(model, key);
-    uint64_t n;
     if (!kv || kv->type != GGUF_TYPE_ARRAY)
-        return -1;
-    memcpy(&n, kv->raw + sizeof(uint32_t), sizeof n);
-    return (int64_t)n;
+        return false;
+    memcpy(&array->type, kv->raw, sizeof array->type);
+    memcpy(&array->n, kv->raw + sizeof array->type, sizeof array->n);
+    array->data = kv->raw + sizeof array->type + sizeof array->n;
+    return true;
+}
+
+const char *gguf_array_next_string(const uint8_t **at, size_t *len)
+{
+    uint64_t length;
+    memcpy(&length, *at, sizeof length);
+    const char *text = (const char *)*at + sizeof length;
+    *at += sizeof length + length;
+    *len = length;
+    return text;
+}
+
+int64_t gguf_model_array_len(const struct gguf_model *model, const char *key)
+{
+    struct gguf_array array;
+    return gguf_model_array(model, key, &array) ? array.n : -1;
 }
 
 /* ---- Which tensors llama-quantize would touch --------------------------------------------------- */

@@ -64,7 +64,7 @@ static int64_t lay_out(struct layer_work *work, float *base, const struct net *n
                        int n_threads)
 {
     int64_t n = work->n_seqs * work->n_ctx, q = n * net->n_heads * net->head_dim;
-    int64_t kv = n * net->n_kv_heads * net->head_dim, embd = n * net->n_embd, ff = n * net->max_ff;
+    int64_t kv = n * net->n_kv_heads * net->head_dim, embd = n * net->n_embd, ff = n * net->n_ff;
     struct {
         float **buffer;
         int64_t size;
@@ -202,7 +202,7 @@ static allot_status ffn_block_forward(const struct layer_call *c, struct layer_w
         status = linear_forward(c, NET_FFN_UP, NET_FFN_UP_BIAS, work->up, work->hn, err);
     if (status != ALLOT_OK)
         return status;
-    swiglu_forward(c->pool, work->act, work->gate, work->up, c->n * c->layer->n_ff);
+    swiglu_forward(c->pool, work->act, work->gate, work->up, c->n * c->net->n_ff);
     status = linear_forward(c, NET_FFN_DOWN, NET_FFN_DOWN_BIAS, y, work->act, err);
     if (status == ALLOT_OK && y != NULL)
         add_forward(c->pool, y, y, work->h, c->n * net->n_embd);
@@ -301,7 +301,7 @@ static allot_status ffn_block_backward(const struct layer_call *c, struct layer_
         linear_backward(c, NET_FFN_DOWN, NET_FFN_DOWN_BIAS, work->dup, false, dy, work->act, err);
     if (status != ALLOT_OK)
         return status;
-    swiglu_backward(c->pool, work->dgate, work->dup, work->dup, work->gate, work->up, c->n * c->layer->n_ff);
+    swiglu_backward(c->pool, work->dgate, work->dup, work->dup, work->gate, work->up, c->n * c->net->n_ff);
     status = linear_backward(c, NET_FFN_UP, NET_FFN_UP_BIAS, work->dnorm, false, work->dup, work->hn, err);
     if (status == ALLOT_OK)
         status = linear_backward(c, NET_FFN_GATE, NET_FFN_GATE_BIAS, work->dnorm, true, work->dgate, work->hn,

@@ -44,7 +44,7 @@ enum { MAX_LAYERS = 512 }; /* libllama's */
 
 static const char supported[] = "llama (dense)";
 
-static int64_t extent_size(const struct net *net, const struct net_layer *layer, enum extent e)
+static int64_t extent_size(const struct net *net, enum extent e)
 {
     switch (e) {
     case EMBD:
@@ -54,7 +54,7 @@ static int64_t extent_size(const struct net *net, const struct net_layer *layer,
     case KV_WIDTH:
         return net->n_kv_heads * net->head_dim;
     case FF:
-        return layer->n_ff;
+        return net->n_ff;
     case ONE:
         break;
     }
@@ -119,21 +119,20 @@ static allot_status read_real(const struct gguf_model *model, const char *suffix
 
 /* The width of the feed-forward parts: one number, or a list of one per layer, of which libllama takes the
  * first for all layers of this architecture. */
-static allot_status read_ff(const struct net *net, int64_t *n_ff, struct allot_error *err)
+static allot_status read_ff(struct net *net, struct allot_error *err)
 {
     static const char key[] = "llama.feed_forward_length";
-    const struct gguf_kv *kv = gguf_model_kv(net->model, key);
-    if (kv == NULL || kv->type != GGUF_TYPE_ARRAY)
-        return read_count(net->model, "feed_forward_length", INT32_MAX, 0, n_ff, err);
-    uint32_t type, value = 0;
-    memcpy(&type, kv->raw, sizeof type);
-    if (type == GGUF_TYPE_UINT32 && gguf_model_array_len(net->model, key) == net->n_layers)
-        memcpy(&value, kv->raw + sizeof type + sizeof(uint64_t), sizeof value);
+    struct gguf_array list;
+    uint32_t value = 0;
+    if (!gguf_model_array(net->model, key, &list))
+        return read_count(net->model, "feed_forward_length", INT32_MAX, 0, &net->n_ff, err);
+    if (list.type == GGUF_TYPE_UINT32 && list.n == net->n_layers)
+        memcpy(&value, list.data, sizeof value);
     if (value < 1 || value > INT32_MAX)
         return allot_fail(err, ALLOT_ERR_FORMAT,
                           "%s: metadata %s has no number from 1 to %d for each of %" PRId64 " layers",
                           net->model->path, key, INT32_MAX, net->n_layers);
-    *n_ff = value;
+    net->n_ff = value;
     return ALLOT_OK;
 }
 
@@ -218,6 +217,8 @@ static allot_status read_hyperparameters(struct net *net, struct allot_error *er
     if (status == ALLOT_OK)
         status = read_count(model, "block_count", MAX_LAYERS, 0, &net->n_layers, err);
     if (status == ALLOT_OK)
+        status = read_ff(net, err);
+    if (status == ALLOT_OK)
         status = read_count(model, "embedding_length", 1 << 20, 0, &net->n_embd, err);
     if (status == ALLOT_OK)
         status = read_count(model, "attention.head_count", 1 << 16, 0, &net->n_heads, err);
@@ -262,9 +263,6 @@ static allot_status open_layer(struct net *net, int64_t il, int64_t *n_known, st
     struct net_layer *layer = &net->layers[il];
     int64_t weights = 0;
     char name[96];
-    allot_status status = read_ff(net, &layer->n_ff, err);
-    if (status != ALLOT_OK)
-        return status;
     for (int slot = 0; slot < NET_N_SLOTS; slot++) {
         const struct slot_spec *spec = &slot_specs[slot];
         const struct gguf_tensor *t = find_slot(net, il, (enum net_slot)slot, name);
@@ -272,16 +270,14 @@ static allot_status open_layer(struct net *net, int64_t il, int64_t *n_known, st
             return allot_fail(err, ALLOT_ERR_FORMAT, "%s: tensor %s is missing", net->model->path, name);
         if (t == NULL)
             continue;
-        status = check_shape(net, t, extent_size(net, layer, spec->rows), extent_size(net, layer, spec->cols),
-                             err);
+        allot_status status =
+            check_shape(net, t, extent_size(net, spec->rows), extent_size(net, spec->cols), err);
         if (status != ALLOT_OK)
             return status;
         layer->tensors[slot] = t;
         weights += t->n_elements;
         ++*n_known;
     }
-    if (layer->n_ff > net->max_ff)
-        net->max_ff = layer->n_ff;
     if (weights > net->max_layer_weights)
         net->max_layer_weights = weights;
     return ALLOT_OK;

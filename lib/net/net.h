@@ -41,13 +41,12 @@ enum net_slot {
 
 struct net_layer {
     const struct gguf_tensor *tensors[NET_N_SLOTS]; /* NULL where the model has none */
-    int64_t n_ff;
 };
 
 struct net {
     const struct gguf_model *model;
-    int64_t n_layers, n_embd, n_vocab, n_heads, n_kv_heads, head_dim;
-    int64_t max_ff, max_layer_weights; /* over the layers */
+    int64_t n_layers, n_embd, n_vocab, n_heads, n_kv_heads, head_dim, n_ff;
+    int64_t max_layer_weights; /* over the layers */
     float rms_eps, attn_scale;
     double rope_base, rope_scale;
     float *rope_factors; /* head_dim/2, or NULL */

@@ -2,6 +2,7 @@
 #include "text/check.h"
 
 #include "base/error.h"
+#include "base/strbuf.h"
 #include "ggml-cpu.h"
 #include "gguf.h"
 
@@ -26,13 +27,6 @@ static int compare_token_texts(const void *a, const void *b)
     if (order != 0)
         return order;
     return x->len < y->len ? -1 : x->len > y->len;
-}
-
-static uint64_t read_u64(const uint8_t *bytes)
-{
-    uint64_t value;
-    memcpy(&value, bytes, sizeof value);
-    return value;
 }
 
 /* libllama calls the empty token number N [EMPTY_N]. Is this text such a name, of a token that is empty? */
@@ -74,29 +68,23 @@ static allot_status check_tokens_differ(struct token_text *texts, uint64_t n, co
 
 allot_status check_token_list(const struct gguf_model *model, struct allot_error *err)
 {
-    const struct gguf_kv *kv = gguf_model_kv(model, "tokenizer.ggml.tokens");
-    if (kv == NULL)
-        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: has no tokenizer (no tokenizer.ggml.tokens)",
-                          model->path);
-    uint32_t element_type = GGUF_TYPE_COUNT;
-    if (kv->type == GGUF_TYPE_ARRAY)
-        memcpy(&element_type, kv->raw, sizeof element_type);
-    if (element_type != GGUF_TYPE_STRING)
-        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: tokenizer.ggml.tokens is not a list of strings",
-                          model->path);
-    uint64_t n = read_u64(kv->raw + sizeof element_type);
-    if (n == 0 || n > INT32_MAX)
-        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: tokenizer.ggml.tokens has %" PRIu64 " tokens",
-                          model->path, n);
+    static const char key[] = "tokenizer.ggml.tokens";
+    struct gguf_array list;
+    if (gguf_model_kv(model, key) == NULL)
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: has no tokenizer (no %s)", model->path, key);
+    if (!gguf_model_array(model, key, &list) || list.type != GGUF_TYPE_STRING)
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: %s is not a list of strings", model->path, key);
+    if (list.n < 1 || list.n > INT32_MAX)
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: %s has %" PRId64 " tokens", model->path, key, list.n);
+    size_t n = (size_t)list.n;
     struct token_text *texts = malloc(n * sizeof *texts);
     if (texts == NULL)
         return allot_fail_memory(err, n * sizeof *texts, "the list of tokens");
-    const uint8_t *at = kv->raw + sizeof element_type + sizeof n;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t len = read_u64(at);
-        const char *bytes = (const char *)at + sizeof len;
+    const uint8_t *at = list.data;
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        const char *bytes = gguf_array_next_string(&at, &len);
         texts[i] = (struct token_text){bytes, strnlen(bytes, len)};
-        at += sizeof len + len;
     }
     allot_status status = check_tokens_differ(texts, n, model->path, err);
     free(texts);
@@ -124,18 +112,13 @@ static int64_t read_number(const struct hparams *hparams, const char *suffix, in
 {
     char key[192];
     int64_t value;
-    const struct gguf_kv *kv = gguf_model_kv(hparams->model, key_of(hparams, suffix, key));
-    if (kv == NULL)
-        return fallback;
-    if (kv->type != GGUF_TYPE_ARRAY)
+    struct gguf_array list;
+    if (!gguf_model_array(hparams->model, key_of(hparams, suffix, key), &list))
         return gguf_model_i64(hparams->model, key, &value) ? value : fallback;
-    uint32_t type, element;
-    memcpy(&type, kv->raw, sizeof type);
-    if ((type != GGUF_TYPE_UINT32 && type != GGUF_TYPE_INT32) ||
-        read_u64(kv->raw + sizeof type) != (uint64_t)hparams->n_layers)
+    if ((list.type != GGUF_TYPE_UINT32 && list.type != GGUF_TYPE_INT32) || list.n != hparams->n_layers)
         return fallback;
-    memcpy(&element, kv->raw + sizeof type + sizeof(uint64_t) + (size_t)layer * sizeof element,
-           sizeof element);
+    uint32_t element;
+    memcpy(&element, list.data + (size_t)layer * sizeof element, sizeof element);
     return element;
 }
 
@@ -286,17 +269,11 @@ allot_status check_hyperparameters(const struct gguf_model *model, struct allot_
 
 /* ---- Tensors ------------------------------------------------------------------------------------ */
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t len = strlen(name), end_len = strlen(end);
-    return len >= end_len && strcmp(name + len - end_len, end) == 0;
-}
-
 /* Added to or multiplied with activations, which the CPU kernels do in float32 only. */
 static bool is_elementwise(const struct gguf_tensor *tensor)
 {
-    return tensor->n_dims == 1 || ends_with(tensor->name, "_norm.weight") ||
-           ends_with(tensor->name, ".bias") || strncmp(tensor->name, "rope_", strlen("rope_")) == 0;
+    return tensor->n_dims == 1 || str_ends_with(tensor->name, "_norm.weight") ||
+           str_ends_with(tensor->name, ".bias") || strncmp(tensor->name, "rope_", strlen("rope_")) == 0;
 }
 
 allot_status check_tensor_types(const struct gguf_model *model, struct allot_error *err)
