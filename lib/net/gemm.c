@@ -55,6 +55,13 @@ static void load_blas(void)
     }
 }
 
+void gemm_strided(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float *a,
+                  int lda, const float *b, int ldb, float beta, float *c, int ldc)
+{
+    blas.sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+               transpose_b ? CblasTrans : CblasNoTrans, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
 struct product {
     const float *a, *b;
     float *c;
@@ -76,9 +83,8 @@ static void product_tile(void *user, int64_t item, int thread)
     int64_t m0 = item / p->tiles_n * TILE_M, n0 = item % p->tiles_n * TILE_N;
     int64_t m = least(TILE_M, p->m - m0), n = least(TILE_N, p->n - n0);
     const float *b = p->transpose_b ? p->b + n0 * p->k : p->b + n0;
-    blas.sgemm(CblasRowMajor, CblasNoTrans, p->transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n,
-               (int)p->k, 1.0f, p->a + m0 * p->k, (int)p->k, b, (int)(p->transpose_b ? p->k : p->n), p->beta,
-               p->c + m0 * p->n + n0, (int)p->n);
+    gemm_strided(false, p->transpose_b, (int)m, (int)n, (int)p->k, 1.0f, p->a + m0 * p->k, (int)p->k, b,
+                 (int)(p->transpose_b ? p->k : p->n), p->beta, p->c + m0 * p->n + n0, (int)p->n);
 }
 
 static void product_run(struct pool *pool, struct product *p)
@@ -103,22 +109,13 @@ void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w
 
 void gemm_forward_here(float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k)
 {
-    blas.sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1.0f, x, (int)k, w, (int)k,
-               0.0f, y, (int)n);
+    gemm_strided(false, true, (int)m, (int)n, (int)k, 1.0f, x, (int)k, w, (int)k, 0.0f, y, (int)n);
 }
 
 void gemm_gradient_here(float *dw, const float *dy, int64_t ldy, const float *x, int64_t m, int64_t n,
                         int64_t k)
 {
-    blas.sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n, (int)k, (int)m, 1.0f, dy, (int)ldy, x, (int)k,
-               0.0f, dw, (int)k);
-}
-
-void gemm_strided(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float *a,
-                  int lda, const float *b, int ldb, float beta, float *c, int ldc)
-{
-    blas.sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-               transpose_b ? CblasTrans : CblasNoTrans, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    gemm_strided(true, false, (int)n, (int)k, (int)m, 1.0f, dy, (int)ldy, x, (int)k, 0.0f, dw, (int)k);
 }
 
 /* Largest difference between OpenBLAS and a plain loop, relative to the size of the terms. */
@@ -127,9 +124,8 @@ static double product_error(bool transpose_a, bool transpose_b, int m, int n, in
     float *a = buffer, *b = a + (size_t)m * (size_t)k, *c = b + (size_t)k * (size_t)n;
     for (int i = 0; i < m * k + k * n; i++)
         buffer[i] = (float)rng_uniform(7, (uint64_t)i) - 0.5f;
-    blas.sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
-               transpose_b ? CblasTrans : CblasNoTrans, m, n, k, 1.0f, a, transpose_a ? m : k, b,
-               transpose_b ? k : n, 0.0f, c, n);
+    gemm_strided(transpose_a, transpose_b, m, n, k, 1.0f, a, transpose_a ? m : k, b, transpose_b ? k : n,
+                 0.0f, c, n);
     double worst = 0;
     for (int i = 0; i < m; i++) {
         for (int j = 0; j < n; j++) {
