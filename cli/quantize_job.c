@@ -5,12 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "describe.h"
+#include "quant/partial.h"
 #include "quant/quant.h"
 #include "recipe_types.h"
 
@@ -58,32 +57,19 @@ static int64_t most_data_bytes(const struct gguf_model *model, const struct type
     return sum;
 }
 
-/* Before hours of measuring: is there room for a file of the size asked, or the largest if that is less? What
- * an interrupted run has taken counts as room. */
+/* Before hours of measuring: is there room for a file of the size asked, or the largest if that is less? */
 static allot_status check_space(const struct quantize_run *run, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &run->args->calibrated;
     struct type_set types;
-    struct stat st;
     int64_t wanted = 0;
-    char *target = NULL, *folder = NULL, *partial = NULL;
     allot_status status = type_set_parse(&types, args->types, err);
     if (status == ALLOT_OK)
         status = budget_resolve(&wanted, &args->sized, run->job.model, 0, err);
-    if (status == ALLOT_OK)
-        status = file_resolve_target(&target, &folder, run->out_path, err);
     if (status != ALLOT_OK)
         return status;
     const int64_t most = most_data_bytes(run->job.model, &types);
-    wanted = most < wanted ? most : wanted;
-    partial = text_printf("%s.allot-partial", target);
-    if (partial && stat(partial, &st) == 0)
-        wanted -= (int64_t)st.st_blocks * 512;
-    status = file_require_space(run->out_path, wanted, err);
-    free(partial);
-    free(folder);
-    free(target);
-    return status;
+    return partial_require_space(run->out_path, most < wanted ? most : wanted, err);
 }
 
 static allot_status check_before_work(const struct quantize_run *run, struct allot_error *err)

@@ -107,7 +107,10 @@ allot_status file_resolve_target(char **resolved, char **folder, const char *pat
     if (status)
         goto failed;
     *resolved = target;
-    *folder = its_folder;
+    if (folder)
+        *folder = its_folder;
+    else
+        free(its_folder);
     return ALLOT_OK;
 failed:
     free(target);

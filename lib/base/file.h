@@ -41,7 +41,7 @@ char *file_folder(const char *path);
 
 /* Where an output is to go. An existing target must be a regular file: renaming over a device or a pipe
  * would destroy it. A link is resolved, so that it goes on pointing at what it points at. Its folder must
- * exist. Caller frees both. */
+ * exist. Caller frees both; folder may be NULL. */
 allot_status file_resolve_target(char **resolved, char **folder, const char *path, struct allot_error *err);
 
 /* Renames the file `path`, open and synced as fd, over the target, whose permissions it takes over if there

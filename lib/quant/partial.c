@@ -96,11 +96,9 @@ static bool read_journal(struct partial *p, int64_t offset, int64_t n_tensors)
 
 static allot_status resolve_paths(struct partial *p, const char *out_path, struct allot_error *err)
 {
-    char *folder = NULL;
-    allot_status status = file_resolve_target(&p->target, &folder, out_path, err);
+    allot_status status = file_resolve_target(&p->target, NULL, out_path, err);
     if (status)
         return status;
-    free(folder);
     if (asprintf(&p->path, "%s.allot-partial", p->target) < 0) {
         p->path = NULL;
         return allot_fail_memory(err, strlen(p->target) + 16, "a path");
@@ -208,14 +206,24 @@ allot_status partial_open(struct partial *p, const struct partial_job *job, stru
     return status;
 }
 
+allot_status partial_require_space(const char *out_path, int64_t bytes, struct allot_error *err)
+{
+    struct partial p = {.fd = -1};
+    struct stat st;
+    allot_status status = resolve_paths(&p, out_path, err);
+    if (!status) {
+        const int64_t taken = stat(p.path, &st) == 0 ? (int64_t)st.st_blocks * 512 : 0;
+        status = file_require_space(out_path, bytes - taken, err);
+    }
+    partial_close(&p, true);
+    return status;
+}
+
 /* The journal comes first: whenever the run is killed, the file tells what it is. */
 allot_status partial_reserve(struct partial *p, struct allot_error *err)
 {
     const int64_t size = p->file_size + PARTIAL_JOURNAL_BYTES;
-    struct stat st;
-    if (fstat(p->fd, &st) != 0)
-        return fail_write(p, err);
-    allot_status status = file_require_space(p->target, size - (int64_t)st.st_blocks * 512, err);
+    allot_status status = partial_require_space(p->target, size, err);
     if (!status)
         status = write_journal(p, 0, err);
     if (status)

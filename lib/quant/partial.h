@@ -36,6 +36,10 @@ struct partial {
 /* Bytes at the head of the file that a journal takes; no header is shorter. */
 #define PARTIAL_JOURNAL_BYTES 120
 
+/* Fails when an output of so many bytes would not fit; what an unfinished one has taken counts as room.
+ * Errors as those of an output's place too. */
+allot_status partial_require_space(const char *out_path, int64_t bytes, struct allot_error *err);
+
 /* Zero-initialised storage. Opens, locks and, if it belongs to another key or is damaged, empties the
  * partial file of the output; `finished` tells where to go on. Errors: the output's folder is absent or
  * cannot be written, the output is no regular file, another run holds the lock, the file under the partial
