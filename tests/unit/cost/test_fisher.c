@@ -16,13 +16,13 @@
 #include "base/rng.h"
 #include "cost/collect.h"
 #include "cost/fisher.h"
+#include "folder.h"
 #include "gguf/convert.h"
 #include "quant/quant.h"
 #include "random_model.h"
 
 enum { N_CTX = 64, N_SEQS = 16, N_TOKENS = N_CTX * N_SEQS, CHUNK = 16 };
 
-static char folder[] = "/tmp/allot-fisher-XXXXXX";
 static struct allot_error err;
 static struct gguf_model *model;
 static struct net net;
@@ -89,7 +89,7 @@ static bool stop_after(void *user, const char *stage, int64_t done, int64_t tota
 
 static struct stored *run(const char *name, int n_tensors, int n_threads, int interrupt_after)
 {
-    char path[256];
+    char path[300];
     struct archive *archive;
     struct pool *own;
     struct fisher_options options = {CHUNK, 1, types, N_TYPES};
@@ -261,8 +261,7 @@ static void test_tied_embedding(void **state)
                                             {"blk.1.ffn_down.weight", GGML_TYPE_Q4_0}};
     const struct gguf_model *trained_model = model;
     struct net trained = net;
-    char path[256];
-    snprintf(path, sizeof path, "%s/tied.gguf", folder);
+    const char *path = in_folder("tied.gguf");
     assert_true(random_model_write(path, &tied));
     check(gguf_model_open(&model, path, &err));
     check(net_open(&net, model, &err));
@@ -342,8 +341,7 @@ static void test_exact_kl(void **state)
 
 static int set_up(void **state)
 {
-    (void)state;
-    if (mkdtemp(folder) == NULL)
+    if (make_folder(state) != 0)
         return 1;
     check(gguf_model_open(&model, TEST_DATA_DIR "/tiny-llama-bf16.gguf", &err));
     check(net_open(&net, model, &err));
@@ -359,16 +357,13 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
-    char command[300];
     free(reference_run());
     free(windows.ids);
     imatrix_release(&im);
     net_release(&net);
     pool_free(pool);
     gguf_model_close(model);
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
+    return remove_folder(state);
 }
 
 int main(void)

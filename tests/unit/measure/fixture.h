@@ -17,38 +17,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gguf.h"
+#include "folder.h"
 #include "ggml.h"
+#include "gguf.h"
 #include "measure/measure.h"
-
-static const char tiny_path[] = TEST_DATA_DIR "/tiny-llama-bf16.gguf";
-static char folder[256];
-
-static inline int make_folder(void **state)
-{
-    (void)state;
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/allot-measure-XXXXXX", base != NULL && *base != '\0' ? base : "/tmp");
-    return mkdtemp(folder) == NULL ? -1 : 0;
-}
-
-static inline int remove_folder(void **state)
-{
-    (void)state;
-    char command[300];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
-
-/* One of a few rotating buffers. */
-static inline const char *in_folder(const char *name)
-{
-    static char paths[8][512];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
+#include "tiny.h"
 
 /* English that the tiny model knows a little about, the same on every machine: sentences from a small
  * grammar. */

@@ -11,13 +11,12 @@
 
 #include <cmocka.h>
 
+#include "folder.h"
 #include "llama.h"
 #include "net/net.h"
 #include "random_model.h"
 
 enum { N_CTX = 256 };
-
-static char folder[] = "/tmp/allot-net-XXXXXX";
 
 /* Log-probabilities (N_CTX, vocab) as libllama computes them with an F32 cache and no flash attention. */
 static float *libllama_log_probs(const char *path, const int32_t *ids, int64_t n_vocab)
@@ -118,8 +117,8 @@ static void read_text_ids(const char *path, int32_t ids[static N_CTX])
 
 static void compare_f32_copy(const char *path)
 {
-    char f32[256], command[1024];
-    snprintf(f32, sizeof f32, "%s/f32.gguf", folder);
+    char command[1024];
+    const char *f32 = in_folder("f32.gguf");
     snprintf(command, sizeof command, "'%s/llama-quantize' --allow-requantize '%s' '%s' F32 >'%s/log' 2>&1",
              STOCK_TOOLS_DIR, path, f32, folder);
     assert_int_equal(system(command), 0);
@@ -149,7 +148,7 @@ static void test_random_models(void **state)
         {1, 32, 64, 4500, 2, 1, 16, .tied = true, .rope_factors = true, .linear_scale = 2.0f, .seed = 3},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        char path[256];
+        char path[300];
         snprintf(path, sizeof path, "%s/random-%zu.gguf", folder, i);
         assert_true(random_model_write(path, &rows[i]));
         compare(path, NULL, (int)i + 1);
@@ -165,8 +164,7 @@ static void test_unknown_settings(void **state)
     struct allot_error err = {0};
     struct gguf_model *model;
     struct net net;
-    char path[256];
-    snprintf(path, sizeof path, "%s/settings.gguf", folder);
+    const char *path = in_folder("settings.gguf");
     assert_true(random_model_write(path, &settings));
     assert_int_equal(gguf_model_open(&model, path, &err), ALLOT_OK);
     assert_int_equal(net_open(&net, model, &err), ALLOT_ERR_UNSUPPORTED);
@@ -184,17 +182,14 @@ static void silent(enum ggml_log_level level, const char *text, void *user)
 
 static int set_up(void **state)
 {
-    (void)state;
     llama_log_set(silent, NULL);
-    return mkdtemp(folder) == NULL;
+    return make_folder(state);
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    char log[256];
-    snprintf(log, sizeof log, "%s/log", folder);
-    remove(log);
+    remove(in_folder("log"));
     return rmdir(folder);
 }
 

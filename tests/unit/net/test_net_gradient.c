@@ -13,13 +13,12 @@
 
 #include <cmocka.h>
 
+#include "folder.h"
 #include "gguf/convert.h"
 #include "net/net.h"
 #include "random_model.h"
 
 enum { N_CTX = 32, CHUNK = 16 };
-
-static char folder[] = "/tmp/allot-grad-XXXXXX";
 
 /* A model whose tensors can be changed: each is a float32 copy. */
 struct bench {
@@ -272,14 +271,13 @@ static void check_gradients(const char *path, int64_t n_layers_checked)
 static void test_gradients(void **state)
 {
     (void)state;
-    char path[256];
+    const char *path = in_folder("random.gguf");
     check_gradients(TEST_DATA_DIR "/tiny-llama-bf16.gguf", 2);
     static const struct random_model rows[] = {
         {2, 48, 80, 150, 6, 2, 8, .tied = true, .biases = true, .rope_factors = true, .seed = 1},
         {2, 32, 64, 2500, 4, 4, 8, .tied = false, .linear_scale = 4.0f, .seed = 2},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        snprintf(path, sizeof path, "%s/random.gguf", folder);
         assert_true(random_model_write(path, &rows[i]));
         check_gradients(path, 2);
         remove(path);
@@ -350,12 +348,6 @@ static void test_second_order(void **state)
     bench_close(&b);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
 static int tear_down(void **state)
 {
     (void)state;
@@ -365,5 +357,5 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients), cmocka_unit_test(test_second_order)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, make_folder, tear_down);
 }

@@ -12,14 +12,15 @@
 
 #include <cmocka.h>
 
+#include "folder.h"
 #include "gguf.h"
 #include "llama.h"
 #include "net/gemm.h"
 #include "net/net.h"
 #include "random_model.h"
+#include "tiny.h"
 
-static char folder[] = "/tmp/allot-net-open-XXXXXX";
-static char path[128];
+static char path[300];
 
 /* ---- What is wrong with a model ------------------------------------------------------------------- */
 
@@ -110,13 +111,10 @@ static void write_model(int vocab, void (*change)(struct gguf_context *, struct 
     const struct random_model small = {2, 32, 64, vocab, 2, 1, 16, .rope_factors = true, .seed = 5};
     assert_true(random_model_write(path, &small));
     struct ggml_context *tensors = NULL;
-    struct gguf_context *tiny = gguf_init_from_file(TEST_DATA_DIR "/tiny-llama-bf16.gguf",
-                                                    (struct gguf_init_params){.no_alloc = true});
     struct gguf_context *source =
         gguf_init_from_file(path, (struct gguf_init_params){.no_alloc = false, .ctx = &tensors});
-    struct gguf_context *copy = gguf_init_empty();
-    assert_true(tiny != NULL && source != NULL);
-    gguf_set_kv(copy, tiny);
+    struct gguf_context *copy = tiny_metadata();
+    assert_non_null(source);
     gguf_set_kv(copy, source);
     gguf_set_val_str(copy, "tokenizer.ggml.model", "gpt2");
     change(copy, tensors);
@@ -125,7 +123,6 @@ static void write_model(int vocab, void (*change)(struct gguf_context *, struct 
     assert_true(gguf_write_to_file(copy, path, false));
     gguf_free(copy);
     gguf_free(source);
-    gguf_free(tiny);
     ggml_free(tensors);
 }
 
@@ -211,9 +208,8 @@ static void silent(enum ggml_log_level level, const char *text, void *user)
 
 static int start(void **state)
 {
-    (void)state;
     llama_log_set(silent, NULL);
-    if (mkdtemp(folder) == NULL)
+    if (make_folder(state) != 0)
         return -1;
     snprintf(path, sizeof path, "%s/model.gguf", folder);
     return 0;

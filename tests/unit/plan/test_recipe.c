@@ -11,9 +11,10 @@
 
 #include <cmocka.h>
 
+#include "folder.h"
 #include "plan/recipe.h"
 
-static char folder[256], path[300];
+static char path[300];
 
 static const char *const type_names[] = {"Q2_K", "Q4_K", "Q6_K", "Q8_0"};
 enum { Q2_K, Q4_K, Q6_K, Q8_0, N_TYPES };
@@ -355,19 +356,15 @@ static void test_stock_tool(void **state)
     strbuf_release(&text);
 }
 
-static int make_folder(void **state)
+static int start(void **state)
 {
-    const char *tmp = getenv("TMPDIR");
-
-    (void)state;
-    snprintf(folder, sizeof folder, "%s/allot-recipe-XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(folder))
+    if (make_folder(state))
         return -1;
     snprintf(path, sizeof path, "%s/a recipe.txt", folder);
     return 0;
 }
 
-static int remove_folder(void **state)
+static int finish(void **state)
 {
     (void)state;
     unlink(path);
@@ -382,5 +379,5 @@ int main(void)
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_form),   cmocka_unit_test(test_stock_tool),
     };
 
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, start, finish);
 }

@@ -11,12 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "folder.h"
 #include "gguf.h"
 #include "text/check.h"
 #include "text/load.h"
+#include "tiny.h"
 
-static const char tiny_path[] = TEST_DATA_DIR "/tiny-llama-bf16.gguf";
-static char folder[256], path[300];
+static char path[300];
 
 /* ---- Copies of the tiny model with little in them -------------------------------------------------- */
 
@@ -43,17 +44,6 @@ static void set(struct gguf_context *metadata, const struct setting *setting)
         gguf_set_val_str(metadata, setting->key, scalings[(int)setting->number]);
     else
         gguf_set_arr_data(metadata, setting->key, GGUF_TYPE_UINT32, list, 6);
-}
-
-static struct gguf_context *tiny_metadata(void)
-{
-    struct gguf_context *source =
-        gguf_init_from_file(tiny_path, (struct gguf_init_params){.no_alloc = true, .ctx = NULL});
-    struct gguf_context *copy = gguf_init_empty();
-    assert_non_null(source);
-    gguf_set_kv(copy, source);
-    gguf_free(source);
-    return copy;
 }
 
 /* Adds tensors of 256 values a row, all zero. */
@@ -246,10 +236,7 @@ static void test_loading_checks(void **state)
 
 static int start(void **state)
 {
-    (void)state;
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/allot-check-XXXXXX", base != NULL && *base != '\0' ? base : "/tmp");
-    if (mkdtemp(folder) == NULL)
+    if (make_folder(state) != 0)
         return -1;
     snprintf(path, sizeof path, "%s/changed.gguf", folder);
     return 0;

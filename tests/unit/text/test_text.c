@@ -13,25 +13,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "folder.h"
 #include "gguf.h"
 #include "text/text.h"
 #include "text/vocab.h"
+#include "tiny.h"
 
-static const char tiny_path[] = TEST_DATA_DIR "/tiny-llama-bf16.gguf";
-static char folder[256];
 static struct text_vocab *tiny;
 
 /* ---- Files -------------------------------------------------------------------------------------- */
-
-/* One of a few rotating buffers. */
-static const char *in_folder(const char *name)
-{
-    static char paths[8][512];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
 
 static const char *write_bytes(const char *name, const void *bytes, size_t n)
 {
@@ -69,18 +59,6 @@ struct spm {
     bool with_bytes; /* <0x00> .. <0xFF> after them */
     bool add_eos;
 };
-
-/* The tiny model's metadata, which ggml owns. */
-static struct gguf_context *tiny_metadata(void)
-{
-    struct gguf_context *source =
-        gguf_init_from_file(tiny_path, (struct gguf_init_params){.no_alloc = true, .ctx = NULL});
-    struct gguf_context *copy = gguf_init_empty();
-    assert_non_null(source);
-    gguf_set_kv(copy, source);
-    gguf_free(source);
-    return copy;
-}
 
 static const char *write_metadata(const char *name, struct gguf_context *metadata)
 {
@@ -530,10 +508,7 @@ static void test_short_texts_are_refused(void **state)
 
 static int start(void **state)
 {
-    (void)state;
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/allot-text-XXXXXX", base != NULL && *base != '\0' ? base : "/tmp");
-    if (mkdtemp(folder) == NULL)
+    if (make_folder(state) != 0)
         return -1;
     tiny = open_vocab(tiny_path);
     return 0;
@@ -541,11 +516,8 @@ static int start(void **state)
 
 static int finish(void **state)
 {
-    (void)state;
-    char command[300];
     text_vocab_close(tiny);
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
+    return remove_folder(state);
 }
 
 int main(void)
