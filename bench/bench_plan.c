@@ -5,8 +5,8 @@
  * Usage: bench_plan [SEED] */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "plan/plan.h"
 
@@ -14,14 +14,6 @@
 static const int block_bytes[] = {50,  56,  66,  74,  82,  84,  98,  100, 110, 112, 136, 136, 144,
                                   144, 148, 160, 164, 176, 176, 180, 192, 196, 210, 272, 512};
 enum { N_TYPES = sizeof block_bytes / sizeof block_bytes[0] };
-
-static double milliseconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
 
 /* Costs fall fourfold per bit, with noise; tensors differ widely in how much they matter. */
 static void fill(struct plan_item *items, struct plan_choice *choices, size_t n, uint64_t seed,
@@ -62,15 +54,16 @@ static int run(size_t n, uint64_t seed)
         int64_t budget = (int64_t)((double)weights * bpws[b] / 8);
         struct plan_result result;
         struct allot_error err;
-        double start = milliseconds();
+        double start = seconds_now();
 
         if (plan_solve(items, n, 0, budget, chosen, &result, &err)) {
             fprintf(stderr, "bench_plan: %s\n", err.message);
             failed = 1;
         } else {
             printf("%5zu tensors x %d types  %.1f bpw  %7.1f ms  gap %.1e  %s  %lld bytes unused\n", n,
-                   N_TYPES, bpws[b], milliseconds() - start, (result.cost - result.lower_bound) / result.cost,
-                   result.exact ? "exact" : "bound", (long long)(budget - result.bytes));
+                   N_TYPES, bpws[b], 1e3 * (seconds_now() - start),
+                   (result.cost - result.lower_bound) / result.cost, result.exact ? "exact" : "bound",
+                   (long long)(budget - result.bytes));
         }
     }
     free(items);

@@ -82,7 +82,7 @@ caught|a.h|SPDX/* TODO: more */\n
 caught|a.c|SPDX#if 0\n#endif\n
 caught|a.md|see /home/me/model\n
 caught|a.md|see \x2fwork/x\n
-clean|a.md|a network/work/x, and $(pwd)/work/\n
+clean|a.md|a network\x2fwork/x, and $(pwd)\x2fwork/\n
 caught|a.sh|# SPDX-License-Identifier: MIT\ncp a /tmp/x\n
 clean|a.sh|# SPDX-License-Identifier: MIT\ncd "${TMPDIR:-/tmp}"\n
 clean|a.c|SPDXchar t[] = "/tmp/allot-XXXXXX";\n
