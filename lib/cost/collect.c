@@ -14,8 +14,8 @@ enum { GROUP_TOKENS = 4096, COLUMNS_PER_ITEM = 64 };
 struct collector {
     struct pool *pool;
     const struct gguf_model *model;
-    double **sums; /* [n_tensors]: squares per column, or NULL */
-    int64_t *counts;
+    double **sums;    /* [n_tensors]: squares (ne[2], ne[0]), or NULL */
+    int64_t **counts; /* [n_tensors]: tokens of each of the ne[2] matrices */
 };
 
 struct squares {
@@ -39,18 +39,20 @@ static void add_squares(void *user, int64_t item, int thread)
     }
 }
 
-static allot_status collect_input(void *user, const struct gguf_tensor *tensor, const float *x,
-                                  int64_t n_tokens, int64_t n_in, struct allot_error *err)
+static allot_status collect_input(void *user, const struct net_input *input, struct allot_error *err)
 {
     struct collector *c = user;
-    int64_t index = tensor - c->model->tensors;
-    if (c->sums[index] == NULL)
-        c->sums[index] = calloc((size_t)n_in, sizeof(double));
-    if (c->sums[index] == NULL)
-        return allot_fail_memory(err, (size_t)n_in * sizeof(double), tensor->name);
-    struct squares s = {x, c->sums[index], n_tokens, n_in};
+    const struct gguf_tensor *t = input->tensor;
+    int64_t index = t - c->model->tensors, n_in = input->n_in;
+    if (c->sums[index] == NULL) {
+        c->sums[index] = calloc((size_t)(n_in * t->ne[2]), sizeof(double));
+        c->counts[index] = calloc((size_t)t->ne[2], sizeof(int64_t));
+    }
+    if (c->sums[index] == NULL || c->counts[index] == NULL)
+        return allot_fail_memory(err, (size_t)(n_in * t->ne[2]) * sizeof(double), t->name);
+    struct squares s = {input->x, c->sums[index] + input->matrix * n_in, input->n_tokens, n_in};
     pool_run(c->pool, (n_in + COLUMNS_PER_ITEM - 1) / COLUMNS_PER_ITEM, add_squares, &s);
-    c->counts[index] += n_tokens;
+    c->counts[index][input->matrix] += input->n_tokens;
     return ALLOT_OK;
 }
 
@@ -58,14 +60,15 @@ static allot_status add_entry(struct imatrix *im, const struct collector *c, int
                               struct allot_error *err)
 {
     const struct gguf_tensor *t = &c->model->tensors[index];
-    float *sums = malloc(sizeof *sums * (size_t)t->ne[0]);
-    int64_t *counts = malloc(sizeof *counts);
+    size_t n_sums = (size_t)(t->ne[0] * t->ne[2]), counts_bytes = sizeof(int64_t) * (size_t)t->ne[2];
+    float *sums = malloc(sizeof *sums * n_sums);
+    int64_t *counts = malloc(counts_bytes);
     if (sums == NULL || counts == NULL) {
         free(sums);
         free(counts);
-        return allot_fail_memory(err, sizeof *sums * (size_t)t->ne[0], t->name);
+        return allot_fail_memory(err, sizeof *sums * n_sums, t->name);
     }
-    for (int64_t i = 0; i < t->ne[0]; i++) {
+    for (size_t i = 0; i < n_sums; i++) {
         sums[i] = (float)c->sums[index][i];
         if (!isfinite(sums[i])) {
             free(sums);
@@ -74,8 +77,8 @@ static allot_status add_entry(struct imatrix *im, const struct collector *c, int
                               c->model->path, t->name);
         }
     }
-    counts[0] = c->counts[index];
-    return imatrix_add(im, t->name, t->ne[0], 1, sums, counts, err);
+    memcpy(counts, c->counts[index], counts_bytes);
+    return imatrix_add(im, t->name, t->ne[0], t->ne[2], sums, counts, err);
 }
 
 static allot_status fill_imatrix(struct imatrix *im, const struct collector *c,
@@ -134,8 +137,10 @@ allot_status imatrix_collect(struct imatrix *out, const struct net *net, struct 
     free(x);
     if (status == ALLOT_OK)
         status = fill_imatrix(&im, &c, windows, datasets, n_datasets, err);
-    for (int64_t i = 0; c.sums != NULL && i < n_tensors; i++)
+    for (int64_t i = 0; c.sums != NULL && c.counts != NULL && i < n_tensors; i++) {
         free(c.sums[i]);
+        free(c.counts[i]);
+    }
     free(c.sums);
     free(c.counts);
     if (status == ALLOT_OK)

@@ -317,7 +317,14 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
         struct logit_gradient g = {h.logits, targets, first, rows};
         pool_run(pool, n, logit_gradient_token, &g);
         gemm_backward(pool, dxn, h.logits, h.w, n, rows, net->n_embd, first > 0);
-        struct net_map map = {net->output, first, rows, net->n_embd, n, h.w, h.xn, h.logits};
+        struct net_map map = {.tensor = net->output,
+                              .first_row = first,
+                              .n_rows = rows,
+                              .n_in = net->n_embd,
+                              .n_tokens = n,
+                              .w = h.w,
+                              .x = h.xn,
+                              .g = h.logits};
         status = observe_map(observer, &map, err);
     }
     if (status == ALLOT_OK && net->output != net->token_embd)

@@ -151,9 +151,10 @@ static allot_status linear_forward(const struct layer_call *c, enum net_slot slo
                                    float *y, const float *x, struct allot_error *err)
 {
     const struct gguf_tensor *t = c->layer->tensors[slot];
+    struct net_input input = {t, 0, c->n, t->ne[0], x};
     allot_status status = ALLOT_OK;
     if (c->observer != NULL && c->observer->input != NULL)
-        status = c->observer->input(c->observer->user, t, x, c->n, t->ne[0], err);
+        status = c->observer->input(c->observer->user, &input, err);
     if (status != ALLOT_OK || y == NULL)
         return status;
     gemm_forward(c->pool, y, x, c->w[slot], c->n, t->ne[1], t->ne[0]);

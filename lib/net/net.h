@@ -59,11 +59,22 @@ struct net {
 allot_status net_open(struct net *net, const struct gguf_model *model, struct allot_error *err);
 void net_release(struct net *net);
 
+/* What enters a linear map on the way forward, for the tokens of this call: those of one expert where the
+ * tensor is a stack of experts' matrices. */
+struct net_input {
+    const struct gguf_tensor *tensor;
+    int64_t matrix; /* which of tensor->ne[2]; 0 where there is one */
+    int64_t n_tokens, n_in;
+    const float *x; /* (n_tokens, n_in) */
+};
+
 /* What passes through a linear map on the way back. A map may come in several calls, by row ranges in
- * rising order. Gradients are those of sum_t log p(label_t). */
+ * rising order; an expert's matrix e of a stack has rows e*ne[1] to (e+1)*ne[1], and no call spans two. An
+ * expert that no token took makes no call. Gradients are those of sum_t log p(label_t). */
 struct net_map {
     const struct gguf_tensor *tensor;
     int64_t first_row, n_rows, n_in, n_tokens;
+    const int32_t *tokens; /* [n_tokens] their positions in the batch, rising; NULL: 0 to n_tokens-1 */
     const float *w; /* (n_rows, n_in): rows of the weight */
     const float *x; /* (n_tokens, n_in): inputs */
     const float *g; /* (n_tokens, n_rows): output gradients */
@@ -80,9 +91,7 @@ struct net_lookup {
 /* Any callback may be NULL. A failure ends the pass with its status. */
 struct net_observer {
     void *user;
-    /* Forward: the inputs x (n_tokens, n_in) of a linear map, for the tokens of this call. */
-    allot_status (*input)(void *user, const struct gguf_tensor *tensor, const float *x, int64_t n_tokens,
-                          int64_t n_in, struct allot_error *err);
+    allot_status (*input)(void *user, const struct net_input *input, struct allot_error *err);
     /* Backward: if false, map and lookup are not called for the tensor. NULL: all are wanted. */
     bool (*wants)(void *user, const struct gguf_tensor *tensor);
     allot_status (*map)(void *user, const struct net_map *map, struct allot_error *err);
