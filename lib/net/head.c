@@ -10,8 +10,7 @@
 #include "base/rng.h"
 #include "gguf/convert.h"
 #include "net/gemm.h"
-#include "net/layer.h"
-#include "net/ops.h"
+#include "net/linear.h"
 
 /* Buffers for walking the vocabulary with the normed states of n tokens. */
 struct head {
@@ -23,6 +22,7 @@ struct head {
     float *xn;          /* (n, n_embd) */
     float *w;           /* (block, n_embd) */
     float *logits;      /* (n, block) */
+    float *bias;        /* [n_vocab], or NULL */
 };
 
 static int64_t block_rows(const struct net *net)
@@ -33,7 +33,9 @@ static int64_t block_rows(const struct net *net)
 int64_t head_bytes(const struct net *net, int64_t n)
 {
     int64_t block = block_rows(net);
-    return (int64_t)sizeof(float) * (net->n_embd + n + n * net->n_embd * 2 + block * net->n_embd + n * block);
+    int64_t bias = net->output_bias != NULL ? net->n_vocab : 0;
+    return (int64_t)sizeof(float) *
+           (net->n_embd + n + n * net->n_embd * 2 + block * net->n_embd + n * block + bias);
 }
 
 static void head_release(struct head *h)
@@ -43,6 +45,7 @@ static void head_release(struct head *h)
     free(h->xn);
     free(h->w);
     free(h->logits);
+    free(h->bias);
     *h = (struct head){0};
 }
 
@@ -57,9 +60,14 @@ static allot_status head_init(struct head *h, const struct net *net, struct pool
     h->xn = malloc(sizeof(float) * tokens * d);
     h->w = malloc(sizeof(float) * rows * d);
     h->logits = malloc(sizeof(float) * tokens * rows);
+    bool biased = net->output_bias != NULL;
+    if (biased)
+        h->bias = malloc(sizeof(float) * (size_t)net->n_vocab);
     allot_status status = ALLOT_OK;
-    if (!h->norm_weight || !h->inv_rms || !h->xn || !h->w || !h->logits)
+    if (!h->norm_weight || !h->inv_rms || !h->xn || !h->w || !h->logits || (biased && !h->bias))
         status = allot_fail_memory(err, (size_t)head_bytes(net, n), "the output layer");
+    if (status == ALLOT_OK && biased)
+        status = gguf_tensor_to_f32(net->model, net->output_bias, 0, 1, h->bias, NULL, err);
     if (status == ALLOT_OK)
         status = gguf_tensor_to_f32(net->model, net->output_norm, 0, 1, h->norm_weight, NULL, err);
     if (status == ALLOT_OK)
@@ -67,6 +75,35 @@ static allot_status head_init(struct head *h, const struct net *net, struct pool
     else
         head_release(h);
     return status;
+}
+
+/* What is done to the products of one token, in place. */
+struct finishing {
+    const struct head *h;
+    int64_t first, rows;
+};
+
+static void finish_token(void *user, int64_t t, int thread)
+{
+    (void)thread;
+    const struct finishing *f = user;
+    const struct net *net = f->h->net;
+    float *row = f->h->logits + t * f->rows;
+    for (int64_t v = 0; v < f->rows && f->h->bias != NULL; v++)
+        row[v] += f->h->bias[f->first + v];
+    for (int64_t v = 0; v < f->rows && net->logit_scale != 1; v++)
+        row[v] *= net->logit_scale;
+    if (net->final_softcap > 0)
+        softcap_values(row, f->rows, net->final_softcap);
+}
+
+/* Logits (n, rows) of xn (n, n_embd) from the rows in h->w. */
+static void head_logits(struct head *h, const float *xn, int64_t n, int64_t first, int64_t rows)
+{
+    struct finishing f = {h, first, rows};
+    gemm_forward(h->pool, h->logits, xn, h->w, n, rows, h->net->n_embd);
+    if (h->bias != NULL || h->net->logit_scale != 1 || h->net->final_softcap > 0)
+        pool_run(h->pool, n, finish_token, &f);
 }
 
 /* Loads rows [first, first + *n_rows) of the output matrix and computes their logits (n, *n_rows). */
@@ -77,7 +114,7 @@ static allot_status head_block(struct head *h, int64_t first, int64_t *n_rows, s
     allot_status status =
         gguf_tensor_to_f32(h->net->model, h->net->output, first, *n_rows, h->w, h->pool, err);
     if (status == ALLOT_OK)
-        gemm_forward(h->pool, h->logits, h->xn, h->w, h->n, *n_rows, h->net->n_embd);
+        head_logits(h, h->xn, h->n, first, *n_rows);
     return status;
 }
 
@@ -186,7 +223,7 @@ static allot_status draw_block(struct head *h, int64_t b, const int64_t *chosen,
     allot_status status = gguf_tensor_to_f32(net->model, net->output, first, rows, h->w, h->pool, err);
     if (status != ALLOT_OK)
         return status;
-    gemm_forward(h->pool, h->logits, gathered, h->w, m, rows, net->n_embd);
+    head_logits(h, gathered, m, first, rows);
     m = 0;
     for (int64_t t = 0; t < h->n; t++)
         if (chosen[t] == b)
@@ -259,26 +296,33 @@ void net_targets_release(struct net_targets *targets)
 
 struct logit_gradient {
     float *logits; /* (n, rows) in place */
+    const struct net *net;
     const struct net_targets *targets;
     int64_t first, rows;
 };
 
-/* d log p(y) / d logits = onehot(y) - p. */
+/* d log p(y) / d logits = onehot(y) - p; then by what the logits are of the products. */
 static void logit_gradient_token(void *user, int64_t t, int thread)
 {
     (void)thread;
     const struct logit_gradient *g = user;
-    float *row = g->logits + t * g->rows;
+    float *row = g->logits + t * g->rows, capped[HEAD_BLOCK], cap = g->net->final_softcap;
     int32_t label = g->targets->labels[t];
     if (label < 0) {
         memset(row, 0, sizeof(float) * (size_t)g->rows);
         return;
     }
+    if (cap > 0)
+        memcpy(capped, row, sizeof(float) * (size_t)g->rows);
     exp_shifted(row, g->rows, g->targets->lse[t]);
     for (int64_t v = 0; v < g->rows; v++)
         row[v] = -row[v];
     if (label >= g->first && label < g->first + g->rows)
         row[label - g->first] += 1.0f;
+    for (int64_t v = 0; v < g->rows && cap > 0; v++)
+        row[v] *= 1.0f - capped[v] * capped[v] / (cap * cap);
+    for (int64_t v = 0; v < g->rows && g->net->logit_scale != 1; v++)
+        row[v] *= g->net->logit_scale;
 }
 
 static allot_status norm_gradient(struct head *h, float *dx, const float *dxn, const float *x,
@@ -307,15 +351,19 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
     if (status != ALLOT_OK)
         return status;
     dxn = malloc(sizeof *dxn * (size_t)(n * net->n_embd));
-    if (dxn == NULL)
+    bool vectors = observer != NULL && observer->vector != NULL && net->output_bias != NULL;
+    double *dbias = vectors ? calloc((size_t)net->n_vocab, sizeof *dbias) : NULL;
+    if (dxn == NULL || (vectors && dbias == NULL))
         status =
             allot_fail_memory(err, sizeof *dxn * (size_t)(n * net->n_embd), "gradients of the output layer");
     for (int64_t first = 0, rows; first < net->n_vocab && status == ALLOT_OK; first += rows) {
         status = head_block(&h, first, &rows, err);
         if (status != ALLOT_OK)
             break;
-        struct logit_gradient g = {h.logits, targets, first, rows};
+        struct logit_gradient g = {h.logits, net, targets, first, rows};
         pool_run(pool, n, logit_gradient_token, &g);
+        if (vectors)
+            bias_backward(dbias + first, h.logits, n, rows);
         gemm_backward(pool, dxn, h.logits, h.w, n, rows, net->n_embd, first > 0);
         struct net_map map = {.tensor = net->output,
                               .first_row = first,
@@ -329,8 +377,11 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
     }
     if (status == ALLOT_OK && net->output != net->token_embd)
         status = observe_done(observer, net->output, err);
+    if (status == ALLOT_OK && vectors)
+        status = observer->vector(observer->user, net->output_bias, dbias, net->n_vocab, err);
     if (status == ALLOT_OK)
         status = norm_gradient(&h, dx, dxn, x, observer, err);
+    free(dbias);
     free(dxn);
     head_release(&h);
     return status;

@@ -6,7 +6,8 @@
 
 #include "base/error.h"
 #include "gguf/convert.h"
-#include "net/gemm.h"
+#include "net/arch.h"
+#include "net/linear.h"
 
 /* ---- Weights ----------------------------------------------------------------------------------- */
 
@@ -24,11 +25,22 @@ static float *allocate_floats(int64_t n, const char *what, struct allot_error *e
     return p;
 }
 
+static int64_t expert_floats(const struct net *net)
+{
+    return net->n_experts > 0 ? round_up(net->n_ff * net->n_embd) : 0;
+}
+
+int64_t layer_weights_floats(const struct net *net)
+{
+    return net->max_layer_weights + 16 * NET_N_SLOTS + 3 * expert_floats(net);
+}
+
 allot_status layer_weights_init(struct layer_weights *weights, const struct net *net, struct allot_error *err)
 {
     *weights = (struct layer_weights){0};
-    weights->arena =
-        allocate_floats(net->max_layer_weights + 16 * NET_N_SLOTS, "the weights of a layer", err);
+    weights->arena = allocate_floats(layer_weights_floats(net), "the weights of a layer", err);
+    for (int i = 0; i < 3 && weights->arena != NULL && net->n_experts > 0; i++)
+        weights->expert[i] = weights->arena + i * expert_floats(net);
     return weights->arena == NULL ? ALLOT_ERR_MEMORY : ALLOT_OK;
 }
 
@@ -41,11 +53,11 @@ void layer_weights_release(struct layer_weights *weights)
 allot_status layer_weights_load(struct layer_weights *weights, const struct net *net, int64_t il,
                                 struct pool *pool, struct allot_error *err)
 {
-    float *next = weights->arena;
+    float *next = weights->arena + 3 * expert_floats(net);
     for (int slot = 0; slot < NET_N_SLOTS; slot++) {
         const struct gguf_tensor *t = net->layers[il].tensors[slot];
         weights->w[slot] = NULL;
-        if (t == NULL)
+        if (t == NULL || t->ne[2] > 1)
             continue;
         allot_status status = gguf_tensor_to_f32(net->model, t, 0, t->n_rows, next, pool, err);
         if (status != ALLOT_OK)
@@ -57,293 +69,213 @@ allot_status layer_weights_load(struct layer_weights *weights, const struct net 
     return ALLOT_OK;
 }
 
-/* ---- Activations --------------------------------------------------------------------------------- */
+/* ---- Buffers ------------------------------------------------------------------------------------- */
 
-/* Lays out the buffers from `base` (NULL: only counts) and returns the number of floats. */
-static int64_t lay_out(struct layer_work *work, float *base, const struct net *net, bool backward,
-                       int n_threads)
+/* A buffer of an arena; of size 0 it stays NULL. */
+struct buffer {
+    float **at;
+    int64_t size;
+};
+
+/* Lays the buffers out from `base` (NULL: only counts) and returns the number of floats. */
+static int64_t lay_out(const struct buffer *buffers, size_t n, float *base)
 {
-    int64_t n = work->n_seqs * work->n_ctx, q = n * net->n_heads * net->head_dim;
-    int64_t kv = n * net->n_kv_heads * net->head_dim, embd = n * net->n_embd, ff = n * net->n_ff;
-    struct {
-        float **buffer;
-        int64_t size;
-        bool backward;
-    } rows[] = {
-        {&work->xn, embd, false},
-        {&work->q, q, false},
-        {&work->k, kv, false},
-        {&work->v, kv, false},
-        {&work->attn, q, false},
-        {&work->h, embd, false},
-        {&work->hn, embd, false},
-        {&work->gate, ff, false},
-        {&work->up, ff, false},
-        {&work->act, ff, false},
-        {&work->inv_rms_attn, n, false},
-        {&work->inv_rms_ffn, n, false},
-        {&work->scratch, attention_scratch(work->n_ctx, n_threads), false},
-        {&work->dh, embd, true},
-        {&work->dnorm, embd, true},
-        {&work->dattn, q, true},
-        {&work->dq, q, true},
-        {&work->dk, kv, true},
-        {&work->dv, kv, true},
-        {&work->dgate, ff, true},
-        {&work->dup, ff, true},
-    };
     int64_t used = 0;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        if (rows[i].backward && !backward)
-            continue;
-        if (base != NULL)
-            *rows[i].buffer = base + used;
-        used += round_up(rows[i].size);
+    for (size_t i = 0; i < n; i++) {
+        if (base != NULL && buffers[i].size > 0)
+            *buffers[i].at = base + used;
+        used += round_up(buffers[i].size);
     }
+    return used;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t lay_out_acts(struct layer_acts *a, const struct net *net, int64_t n, float *base)
+{
+    int64_t q = n * net->n_heads * net->head_dim, kv = n * net->n_kv_heads * net->head_dim;
+    int64_t embd = n * net->n_embd, pairs = n * net->n_experts_used;
+    int64_t ff = (net->n_experts > 0 ? pairs : n) * net->n_ff, shared = n * net->n_ff_shared;
+    bool wide = has(net, ARCH_QK_NORM_WIDE), qk_norm = wide || has(net, ARCH_QK_NORM);
+    int64_t post = has(net, ARCH_POST_NORMS);
+    float *chosen = NULL;
+    struct buffer buffers[] = {
+        {&a->q, q},
+        {&a->k, kv},
+        {&a->v, kv},
+        {&a->attn, q},
+        {&a->h, embd},
+        {&a->gate, ff},
+        {&a->up, ff},
+        {&a->inv_rms_attn, n},
+        {&a->inv_rms_ffn, n},
+        {&a->q_in, qk_norm ? q : 0},
+        {&a->k_in, qk_norm ? kv : 0},
+        {&a->inv_rms_q, qk_norm ? (wide ? n : n * net->n_heads) : 0},
+        {&a->inv_rms_k, qk_norm ? (wide ? n : n * net->n_kv_heads) : 0},
+        {&a->attn_out, post * embd},
+        {&a->ffn_out, post * embd},
+        {&a->inv_rms_attn_post, post * n},
+        {&a->inv_rms_ffn_post, post * n},
+        {&a->probs, n * net->n_experts},
+        {&a->weights, pairs},
+        {&chosen, pairs},
+        {&a->shared_gate, shared},
+        {&a->shared_up, shared},
+        {&a->shared_scale, net->n_ff_shared > 0 ? n : 0},
+    };
+    int64_t used = lay_out(buffers, sizeof buffers / sizeof *buffers, base);
+    a->chosen = (int32_t *)chosen;
+    return used;
+}
+
+int64_t layer_acts_floats(const struct net *net, int64_t n)
+{
+    struct layer_acts acts;
+    return lay_out_acts(&acts, net, n, NULL);
+}
+
+allot_status layer_acts_init(struct layer_acts *acts, const struct net *net, int64_t n,
+                             struct allot_error *err)
+{
+    *acts = (struct layer_acts){0};
+    acts->arena = allocate_floats(layer_acts_floats(net, n), "activations", err);
+    if (acts->arena == NULL)
+        return ALLOT_ERR_MEMORY;
+    lay_out_acts(acts, net, n, acts->arena);
+    return ALLOT_OK;
+}
+
+void layer_acts_release(struct layer_acts *acts)
+{
+    free(acts->arena);
+    *acts = (struct layer_acts){0};
+}
+
+/* Columns of the buffer for fused maps: 0 where no tensor is fused. */
+static int64_t fused_width(const struct net *net)
+{
+    int64_t qkv = 0;
+    for (int64_t il = 0; il < net->n_layers; il++)
+        if (net->layers[il].tensors[NET_ATTN_QKV] != NULL)
+            qkv = (net->n_heads + 2 * net->n_kv_heads) * net->head_dim;
+    return most(qkv, has(net, ARCH_FUSED_GATE) ? 2 * net->n_ff : 0);
+}
+
+static int64_t lay_out_work(struct layer_work *w, const struct net *net, bool backward, int n_threads,
+                            float *base)
+{
+    int64_t n = w->n_seqs * w->n_ctx, embd = n * net->n_embd, back = backward;
+    int64_t q = n * net->n_heads * net->head_dim, kv = n * net->n_kv_heads * net->head_dim;
+    int64_t ff = n * most(net->n_ff, net->n_ff_shared), pairs = n * net->n_experts_used;
+    int64_t rows = net->n_experts > 0 ? embd : 0;
+    bool branches = has(net, ARCH_POST_NORMS) || net->residual_scale != 1;
+    float *token = NULL, *slot = NULL, *start = NULL;
+    struct buffer buffers[] = {
+        {&w->xn, embd},
+        {&w->hn, embd},
+        {&w->act, ff},
+        {&w->fused, n * fused_width(net)},
+        {&w->branch, branches ? embd : 0},
+        {&w->rows_x, rows},
+        {&w->rows_y, rows},
+        {&w->scratch, attention_scratch(w->n_ctx, net->attn_softcap > 0, n_threads)},
+        {&start, net->n_experts > 0 ? 2 * (net->n_experts + 1) : 0},
+        {&token, pairs},
+        {&slot, pairs},
+        {&w->dh, back * embd},
+        {&w->dnorm, back * embd},
+        {&w->dbranch, branches ? back * embd : 0},
+        {&w->dattn, back * q},
+        {&w->dq, back * q},
+        {&w->dk, back * kv},
+        {&w->dv, back * kv},
+        {&w->dgate, back * ff},
+        {&w->dup, back * ff},
+        {&w->dprobs, back * n * net->n_experts},
+        {&w->dweights, back * pairs},
+    };
+    int64_t used = lay_out(buffers, sizeof buffers / sizeof *buffers, base);
+    w->routing = (struct routing){(int64_t *)(void *)start, (int32_t *)token, (int32_t *)slot};
     return used;
 }
 
 int64_t layer_work_floats(const struct net *net, int64_t n_seqs, int64_t n_ctx, bool backward, int n_threads)
 {
     struct layer_work work = {.n_seqs = n_seqs, .n_ctx = n_ctx};
-    return lay_out(&work, NULL, net, backward, n_threads);
+    return lay_out_work(&work, net, backward, n_threads, NULL);
+}
+
+static allot_status make_rope_tables(struct layer_work *work, const struct net *net, struct allot_error *err)
+{
+    allot_status status = ALLOT_OK;
+    bool longer = work->n_ctx > net->n_ctx_original && net->rope_factors_long != NULL;
+    for (int i = 0; i < 2 && status == ALLOT_OK; i++) {
+        struct rope_options options = {
+            .n_rot = net->n_rot,
+            .base = net->ropes[i].base,
+            .scale = net->ropes[i].scale,
+            .magnitude = net->rope_magnitude,
+            .freq_factors = longer ? net->rope_factors_long : net->rope_factors,
+            .neox = has(net, ARCH_ROPE_NEOX),
+            .yarn = net->rope_scaling == ROPE_SCALING_YARN,
+            .n_ctx_original = net->n_ctx_original,
+        };
+        status = rope_table_init(&work->ropes[i], work->n_ctx, &options, err);
+    }
+    return status;
 }
 
 allot_status layer_work_init(struct layer_work *work, const struct net *net, int64_t n_seqs, int64_t n_ctx,
                              bool backward, int n_threads, struct allot_error *err)
 {
     *work = (struct layer_work){.n_seqs = n_seqs, .n_ctx = n_ctx};
-    allot_status status = rope_table_init(&work->rope, n_ctx, net->head_dim, net->rope_base, net->rope_scale,
-                                          net->rope_factors, err);
-    if (status != ALLOT_OK)
-        return status;
-    work->arena =
-        allocate_floats(layer_work_floats(net, n_seqs, n_ctx, backward, n_threads), "activations", err);
-    if (work->arena == NULL) {
-        layer_work_release(work);
-        return ALLOT_ERR_MEMORY;
+    allot_status status = make_rope_tables(work, net, err);
+    if (status == ALLOT_OK) {
+        work->arena =
+            allocate_floats(layer_work_floats(net, n_seqs, n_ctx, backward, n_threads), "activations", err);
+        status = work->arena == NULL ? ALLOT_ERR_MEMORY : ALLOT_OK;
     }
-    lay_out(work, work->arena, net, backward, n_threads);
-    return ALLOT_OK;
+    if (status == ALLOT_OK)
+        lay_out_work(work, net, backward, n_threads, work->arena);
+    else
+        layer_work_release(work);
+    return status;
 }
 
 void layer_work_release(struct layer_work *work)
 {
-    rope_table_release(&work->rope);
+    rope_table_release(&work->ropes[0]);
+    rope_table_release(&work->ropes[1]);
     free(work->arena);
     *work = (struct layer_work){0};
 }
 
-/* ---- Forward --------------------------------------------------------------------------------------- */
+/* ---- Passes ---------------------------------------------------------------------------------------- */
 
-/* What the passes of one call share. */
-struct layer_call {
-    const struct net *net;
-    const struct net_layer *layer;
-    float *const *w;
-    struct pool *pool;
-    const struct net_observer *observer;
-    int64_t n;
-};
-
-/* y = x w' + bias. */
-static allot_status linear_forward(const struct layer_call *c, enum net_slot slot, enum net_slot bias,
-                                   float *y, const float *x, struct allot_error *err)
+allot_status layer_forward(const struct layer_call *c, float *y, const float *x, struct allot_error *err)
 {
-    const struct gguf_tensor *t = c->layer->tensors[slot];
-    struct net_input input = {t, 0, c->n, t->ne[0], x};
-    allot_status status = ALLOT_OK;
-    if (c->observer != NULL && c->observer->input != NULL)
-        status = c->observer->input(c->observer->user, &input, err);
-    if (status != ALLOT_OK || y == NULL)
-        return status;
-    gemm_forward(c->pool, y, x, c->w[slot], c->n, t->ne[1], t->ne[0]);
-    if (c->w[bias] != NULL)
-        bias_forward(c->pool, y, c->w[bias], c->n, t->ne[1]);
-    return ALLOT_OK;
-}
-
-static struct attention attention_of(const struct net *net, const struct layer_work *work, int64_t n_seqs)
-{
-    return (struct attention){n_seqs,        work->n_ctx,     net->n_heads, net->n_kv_heads,
-                              net->head_dim, net->attn_scale, work->scratch};
-}
-
-static allot_status attention_block_forward(const struct layer_call *c, struct layer_work *work,
-                                            const float *x, struct allot_error *err)
-{
-    const struct net *net = c->net;
-    struct attention a = attention_of(net, work, c->n / work->n_ctx);
-    rms_norm_forward(c->pool, work->xn, work->inv_rms_attn, x, c->w[NET_ATTN_NORM], c->n, net->n_embd,
-                     net->rms_eps);
-    allot_status status = linear_forward(c, NET_ATTN_Q, NET_ATTN_Q_BIAS, work->q, work->xn, err);
+    allot_status status = attn_block_forward(c, x, err);
     if (status == ALLOT_OK)
-        status = linear_forward(c, NET_ATTN_K, NET_ATTN_K_BIAS, work->k, work->xn, err);
-    if (status == ALLOT_OK)
-        status = linear_forward(c, NET_ATTN_V, NET_ATTN_V_BIAS, work->v, work->xn, err);
-    if (status != ALLOT_OK)
-        return status;
-    rope_forward(c->pool, work->q, &work->rope, c->n, net->n_heads, net->head_dim);
-    rope_forward(c->pool, work->k, &work->rope, c->n, net->n_kv_heads, net->head_dim);
-    attention_forward(c->pool, work->attn, work->q, work->k, work->v, &a);
-    status = linear_forward(c, NET_ATTN_OUT, NET_ATTN_OUT_BIAS, work->h, work->attn, err);
-    if (status == ALLOT_OK)
-        add_forward(c->pool, work->h, work->h, x, c->n * net->n_embd);
+        status = ffn_block_forward(c, y, err);
     return status;
 }
 
-static allot_status ffn_block_forward(const struct layer_call *c, struct layer_work *work, float *y,
-                                      struct allot_error *err)
+void layer_refill(const struct layer_call *c, const float *x)
 {
-    const struct net *net = c->net;
-    rms_norm_forward(c->pool, work->hn, work->inv_rms_ffn, work->h, c->w[NET_FFN_NORM], c->n, net->n_embd,
-                     net->rms_eps);
-    allot_status status = linear_forward(c, NET_FFN_GATE, NET_FFN_GATE_BIAS, work->gate, work->hn, err);
+    norm_forward(c, NET_ATTN_NORM, c->work->xn, c->acts->inv_rms_attn, x, c->n);
+    norm_forward(c, NET_FFN_NORM, c->work->hn, c->acts->inv_rms_ffn, c->acts->h, c->n);
+    if (c->net->n_experts > 0)
+        experts_sort(c);
+}
+
+allot_status layer_backward(const struct layer_call *c, float *dy, const float *x, struct allot_error *err)
+{
+    allot_status status = ffn_block_backward(c, dy, err);
     if (status == ALLOT_OK)
-        status = linear_forward(c, NET_FFN_UP, NET_FFN_UP_BIAS, work->up, work->hn, err);
-    if (status != ALLOT_OK)
-        return status;
-    swiglu_forward(c->pool, work->act, work->gate, work->up, c->n * c->net->n_ff);
-    status = linear_forward(c, NET_FFN_DOWN, NET_FFN_DOWN_BIAS, y, work->act, err);
-    if (status == ALLOT_OK && y != NULL)
-        add_forward(c->pool, y, y, work->h, c->n * net->n_embd);
-    return status;
-}
-
-allot_status layer_forward(const struct net *net, int64_t il, struct pool *pool,
-                           const struct layer_weights *weights, struct layer_work *work, int64_t n_seqs,
-                           float *y, const float *x, const struct net_observer *observer,
-                           struct allot_error *err)
-{
-    struct layer_call c = {net, &net->layers[il], weights->w, pool, observer, n_seqs * work->n_ctx};
-    allot_status status = attention_block_forward(&c, work, x, err);
-    if (status == ALLOT_OK)
-        status = ffn_block_forward(&c, work, y, err);
-    return status;
-}
-
-/* ---- Backward ---------------------------------------------------------------------------------------- */
-
-allot_status observe_map(const struct net_observer *observer, const struct net_map *map,
-                         struct allot_error *err)
-{
-    if (observer == NULL || observer->map == NULL ||
-        (observer->wants != NULL && !observer->wants(observer->user, map->tensor)))
-        return ALLOT_OK;
-    return observer->map(observer->user, map, err);
-}
-
-allot_status observe_done(const struct net_observer *observer, const struct gguf_tensor *tensor,
-                          struct allot_error *err)
-{
-    if (observer == NULL || observer->done == NULL)
-        return ALLOT_OK;
-    return observer->done(observer->user, tensor, err);
-}
-
-/* Passes the gradient of a bias to the observer. */
-static allot_status bias_observe(const struct layer_call *c, enum net_slot bias, const float *dy,
-                                 struct allot_error *err)
-{
-    const struct gguf_tensor *t = c->layer->tensors[bias];
-    if (t == NULL || c->observer == NULL || c->observer->vector == NULL)
-        return ALLOT_OK;
-    double *sum = calloc((size_t)t->ne[0], sizeof *sum);
-    if (sum == NULL)
-        return allot_fail_memory(err, (size_t)t->ne[0] * sizeof *sum, t->name);
-    bias_backward(sum, dy, c->n, t->ne[0]);
-    allot_status status = c->observer->vector(c->observer->user, t, sum, t->ne[0], err);
-    free(sum);
-    return status;
-}
-
-/* The map's gradients go to the observer; dx (n, in) is overwritten or added to. */
-static allot_status linear_backward(const struct layer_call *c, enum net_slot slot, enum net_slot bias,
-                                    float *dx, bool accumulate, const float *dy, const float *x,
-                                    struct allot_error *err)
-{
-    const struct gguf_tensor *t = c->layer->tensors[slot];
-    struct net_map map = {.tensor = t,
-                          .n_rows = t->ne[1],
-                          .n_in = t->ne[0],
-                          .n_tokens = c->n,
-                          .w = c->w[slot],
-                          .x = x,
-                          .g = dy};
-    gemm_backward(c->pool, dx, dy, c->w[slot], c->n, t->ne[1], t->ne[0], accumulate);
-    allot_status status = bias_observe(c, bias, dy, err);
-    if (status == ALLOT_OK)
-        status = observe_map(c->observer, &map, err);
-    if (status == ALLOT_OK)
-        status = observe_done(c->observer, t, err);
-    return status;
-}
-
-/* Adds to dx; the gradient of the norm's weight goes to the observer. */
-static allot_status norm_backward(const struct layer_call *c, enum net_slot slot, float *dx, const float *dy,
-                                  const float *x, const float *inv_rms, struct allot_error *err)
-{
-    const struct gguf_tensor *t = c->layer->tensors[slot];
-    bool wanted = c->observer != NULL && c->observer->vector != NULL;
-    double *dw = wanted ? calloc((size_t)t->ne[0], sizeof *dw) : NULL;
-    if (wanted && dw == NULL)
-        return allot_fail_memory(err, (size_t)t->ne[0] * sizeof *dw, t->name);
-    rms_norm_backward(c->pool, dx, dw, dy, x, c->w[slot], inv_rms, c->n, t->ne[0]);
-    allot_status status = wanted ? c->observer->vector(c->observer->user, t, dw, t->ne[0], err) : ALLOT_OK;
-    free(dw);
-    return status;
-}
-
-/* Leaves the gradient of h in work->dh. */
-static allot_status ffn_block_backward(const struct layer_call *c, struct layer_work *work, const float *dy,
-                                       struct allot_error *err)
-{
-    allot_status status =
-        linear_backward(c, NET_FFN_DOWN, NET_FFN_DOWN_BIAS, work->dup, false, dy, work->act, err);
-    if (status != ALLOT_OK)
-        return status;
-    swiglu_backward(c->pool, work->dgate, work->dup, work->dup, work->gate, work->up, c->n * c->net->n_ff);
-    status = linear_backward(c, NET_FFN_UP, NET_FFN_UP_BIAS, work->dnorm, false, work->dup, work->hn, err);
-    if (status == ALLOT_OK)
-        status = linear_backward(c, NET_FFN_GATE, NET_FFN_GATE_BIAS, work->dnorm, true, work->dgate, work->hn,
-                                 err);
-    if (status != ALLOT_OK)
-        return status;
-    memcpy(work->dh, dy, sizeof(float) * (size_t)(c->n * c->net->n_embd));
-    return norm_backward(c, NET_FFN_NORM, work->dh, work->dnorm, work->h, work->inv_rms_ffn, err);
-}
-
-/* From work->dh to dx (overwritten). */
-static allot_status attention_block_backward(const struct layer_call *c, struct layer_work *work, float *dx,
-                                             const float *x, struct allot_error *err)
-{
-    const struct net *net = c->net;
-    struct attention a = attention_of(net, work, c->n / work->n_ctx);
-    allot_status status =
-        linear_backward(c, NET_ATTN_OUT, NET_ATTN_OUT_BIAS, work->dattn, false, work->dh, work->attn, err);
-    if (status != ALLOT_OK)
-        return status;
-    attention_backward(c->pool, work->dq, work->dk, work->dv, work->dattn, work->q, work->k, work->v, &a);
-    rope_backward(c->pool, work->dq, &work->rope, c->n, net->n_heads, net->head_dim);
-    rope_backward(c->pool, work->dk, &work->rope, c->n, net->n_kv_heads, net->head_dim);
-    status = linear_backward(c, NET_ATTN_V, NET_ATTN_V_BIAS, work->dnorm, false, work->dv, work->xn, err);
-    if (status == ALLOT_OK)
-        status = linear_backward(c, NET_ATTN_K, NET_ATTN_K_BIAS, work->dnorm, true, work->dk, work->xn, err);
-    if (status == ALLOT_OK)
-        status = linear_backward(c, NET_ATTN_Q, NET_ATTN_Q_BIAS, work->dnorm, true, work->dq, work->xn, err);
-    if (status != ALLOT_OK)
-        return status;
-    memcpy(dx, work->dh, sizeof(float) * (size_t)(c->n * net->n_embd));
-    return norm_backward(c, NET_ATTN_NORM, dx, work->dnorm, x, work->inv_rms_attn, err);
-}
-
-allot_status layer_backward(const struct net *net, int64_t il, struct pool *pool,
-                            const struct layer_weights *weights, struct layer_work *work, float *dy,
-                            const float *x, const struct net_observer *observer, struct allot_error *err)
-{
-    struct layer_call c = {net, &net->layers[il], weights->w, pool, observer, work->n_seqs * work->n_ctx};
-    allot_status status = ffn_block_backward(&c, work, dy, err);
-    if (status == ALLOT_OK)
-        status = attention_block_backward(&c, work, dy, x, err);
+        status = attn_block_backward(c, dy, x, err);
     return status;
 }

@@ -2,11 +2,13 @@
  *
  * SPDX-License-Identifier: MIT
  *
- * Inside lib/net only. Passes of a layer, x (n, n_embd) in, y out:
- *   1 xn = norm(x)               5 h  = x + o(attn) + bias
- *   2 q, k, v = linear(xn)       6 hn = norm(h)
- *   3 rope(q), rope(k)           7 gate, up = linear(hn)
- *   4 attn = attention(q, k, v)  8 act = silu(gate) up;  y = h + down(act) + bias
+ * Inside lib/net only. The program of a layer, x (n, n_embd) in, y out; what is in brackets an architecture
+ * has or has not: xn = norm(x)                              hn = norm(h) q, k, v = linear(xn), one map or
+ * three    dense: gate, up = linear(hn), one map or two [q, k = norm(q), norm(k)] [rope]                 b =
+ * linear(act(gate) up) b = linear(attention(q, k, v))            experts: b = sum of w_e expert_e(hn) [+ s
+ * shared(hn)] [b = norm(b)]                             [b = norm(b)] h = x + residual_scale b y = h +
+ * residual_scale b Linear maps may have biases. attn_block.c, ffn_block.c and moe.c hold the blocks, linear.c
+ * their maps.
  */
 #ifndef ALLOT_NET_LAYER_H
 #define ALLOT_NET_LAYER_H
@@ -14,50 +16,85 @@
 #include "net/net.h"
 #include "net/ops.h"
 
-/* Weights of one layer, dequantized; w[slot] is NULL where there is none. One arena, reused. */
+/* Weights of one layer, dequantized; w[slot] is NULL where there is none. One arena, reused. Matrices of
+ * experts are loaded one expert at a time, into expert[]. */
 struct layer_weights {
     float *arena;
     float *w[NET_N_SLOTS];
+    float *expert[3]; /* gate, up, down of the expert in hand */
 };
 allot_status layer_weights_init(struct layer_weights *weights, const struct net *net,
                                 struct allot_error *err);
 void layer_weights_release(struct layer_weights *weights);
 allot_status layer_weights_load(struct layer_weights *weights, const struct net *net, int64_t il,
                                 struct pool *pool, struct allot_error *err);
+/* Floats that layer_weights_init allocates. */
+int64_t layer_weights_floats(const struct net *net);
 
-/* Activations of n tokens inside a layer, and, if made for the way back, their gradients. */
+/* What the way back needs of one layer's way forward. For experts gate and up hold a row for each pair of a
+ * token and an expert it took, in the order of struct routing. */
+struct layer_acts {
+    float *arena;
+    float *q_in, *k_in;        /* before their norms, where they have any */
+    float *q, *k, *v;          /* as attention takes them */
+    float *attn;               /* its output */
+    float *attn_out, *ffn_out; /* before post norms, where there are any */
+    float *h, *gate, *up;
+    float *inv_rms_attn, *inv_rms_ffn, *inv_rms_q, *inv_rms_k, *inv_rms_attn_post, *inv_rms_ffn_post;
+    float *probs, *weights;                        /* (n, experts); (n, experts used) */
+    int32_t *chosen;                               /* (n, experts used) */
+    float *shared_gate, *shared_up, *shared_scale; /* scale: [n] */
+};
+
+/* Pairs of a token and an expert, by expert, then token. */
+struct routing {
+    int64_t *start;        /* [experts + 1] first pair of each expert */
+    int32_t *token, *slot; /* [pairs]: position in the call; which of the token's experts this is */
+};
+
+/* Buffers for work on n tokens, and, if made for the way back, for gradients. */
 struct layer_work {
     float *arena;
     int64_t n_seqs, n_ctx;
-    struct rope_table rope;
-    float *scratch; /* for attention */
-    float *xn, *q, *k, *v, *attn, *h, *hn, *gate, *up, *act;
-    float *inv_rms_attn, *inv_rms_ffn; /* [n] */
-    float *dh, *dnorm, *dattn, *dq, *dk, *dv, *dgate, *dup;
+    struct rope_table ropes[2];
+    struct routing routing;
+    float *scratch;         /* for attention */
+    float *xn, *hn, *act;   /* cheap to make again: not among the acts */
+    float *fused;           /* q, k, v or gate, up of a fused map */
+    float *branch;          /* (n, n_embd) */
+    float *rows_x, *rows_y; /* (n, n_embd) of the tokens of one expert */
+    float *dh, *dnorm, *dbranch, *dattn, *dq, *dk, *dv, *dgate, *dup, *dprobs, *dweights;
 };
 allot_status layer_work_init(struct layer_work *work, const struct net *net, int64_t n_seqs, int64_t n_ctx,
                              bool backward, int n_threads, struct allot_error *err);
 void layer_work_release(struct layer_work *work);
-/* Floats that layer_work_init allocates. */
 int64_t layer_work_floats(const struct net *net, int64_t n_seqs, int64_t n_ctx, bool backward, int n_threads);
 
-/* y may be x. n_seqs may be below the work's. Calls observer->input for every map. */
-allot_status layer_forward(const struct net *net, int64_t il, struct pool *pool,
-                           const struct layer_weights *weights, struct layer_work *work, int64_t n_seqs,
-                           float *y, const float *x, const struct net_observer *observer,
-                           struct allot_error *err);
+allot_status layer_acts_init(struct layer_acts *acts, const struct net *net, int64_t n,
+                             struct allot_error *err);
+void layer_acts_release(struct layer_acts *acts);
+int64_t layer_acts_floats(const struct net *net, int64_t n);
 
-/* After layer_forward of all the work's sequences (y there may be NULL: the last product is skipped).
- * dy (n, n_embd) comes in as the gradient of y and leaves as the gradient of x. Calls observer->map,
- * vector and done. */
-allot_status layer_backward(const struct net *net, int64_t il, struct pool *pool,
-                            const struct layer_weights *weights, struct layer_work *work, float *dy,
-                            const float *x, const struct net_observer *observer, struct allot_error *err);
+/* A layer's pass over some sequences. */
+struct layer_call {
+    const struct net *net;
+    int64_t il;
+    struct pool *pool;
+    struct layer_weights *weights;
+    struct layer_acts *acts;
+    struct layer_work *work;
+    const struct net_observer *observer;
+    int64_t n_seqs, n; /* n tokens, at most the work's */
+};
 
-/* Observer calls that do nothing when the callback is absent. */
-allot_status observe_map(const struct net_observer *observer, const struct net_map *map,
-                         struct allot_error *err);
-allot_status observe_done(const struct net_observer *observer, const struct gguf_tensor *tensor,
-                          struct allot_error *err);
+/* y may be x, or NULL: what only it needs is left out. Calls observer->input for every map. */
+allot_status layer_forward(const struct layer_call *c, float *y, const float *x, struct allot_error *err);
+
+/* Makes xn, hn and what else the work's buffers held after layer_forward anew from the acts. */
+void layer_refill(const struct layer_call *c, const float *x);
+
+/* After layer_forward or layer_refill of all sequences. dy (n, n_embd) comes in as the gradient of y and
+ * leaves as the gradient of x. Calls observer->map, vector and done. */
+allot_status layer_backward(const struct layer_call *c, float *dy, const float *x, struct allot_error *err);
 
 #endif

@@ -6,9 +6,8 @@
  * activations of the tokens in hand. Knows nothing of quantization: observers see the inputs and the
  * output gradients of every linear map and do with them what they like.
  *
- * This version: architecture "llama" without experts (RMS norms, rotary embedding on neighbouring
- * pairs with optional frequency factors and linear scaling, grouped-query attention, SwiGLU, optional
- * biases, tied or untied output). Anything else in a file is refused by name, never ignored.
+ * Architectures are described in arch.c. Anything in a file that its architecture has no place for is
+ * refused by name, never ignored.
  *
  * Shapes: S sequences of T tokens, n = S*T; matrices (out, in) as stored, so y = x w'.
  */
@@ -18,40 +17,79 @@
 #include "base/pool.h"
 #include "gguf/model.h"
 
-/* The tensors of one layer. */
+/* The tensors of one layer. The feed-forward part is either dense or a router and experts (stacks of
+ * matrices), with or without a shared expert. */
 enum net_slot {
     NET_ATTN_NORM,
     NET_ATTN_Q,
     NET_ATTN_K,
     NET_ATTN_V,
+    NET_ATTN_QKV, /* instead of the three */
+    NET_ATTN_Q_NORM,
+    NET_ATTN_K_NORM,
     NET_ATTN_OUT,
+    NET_ATTN_POST_NORM,
     NET_FFN_NORM,
     NET_FFN_GATE,
-    NET_FFN_UP,
+    NET_FFN_UP, /* with the gate's rows before its own where the architecture fuses them */
     NET_FFN_DOWN,
+    NET_ROUTER,
+    NET_EXPERTS_GATE,
+    NET_EXPERTS_UP,
+    NET_EXPERTS_DOWN,
+    NET_SHARED_ROUTER, /* a vector */
+    NET_SHARED_GATE,
+    NET_SHARED_UP,
+    NET_SHARED_DOWN,
+    NET_FFN_POST_NORM,
     NET_ATTN_Q_BIAS,
     NET_ATTN_K_BIAS,
     NET_ATTN_V_BIAS,
+    NET_ATTN_QKV_BIAS,
     NET_ATTN_OUT_BIAS,
     NET_FFN_GATE_BIAS,
     NET_FFN_UP_BIAS,
     NET_FFN_DOWN_BIAS,
-    NET_N_SLOTS
+    NET_N_SLOTS,
+    NO_BIAS = NET_N_SLOTS /* where a bias may be named */
 };
 
 struct net_layer {
     const struct gguf_tensor *tensors[NET_N_SLOTS]; /* NULL where the model has none */
+    int64_t window;                                 /* keys a query sees, itself included; 0: all before it */
+    int rope;                                       /* index into net->ropes, or -1: none */
 };
+
+/* Frequencies of a rotary embedding. scale multiplies positions (linear scaling by a factor f is 1/f). */
+struct net_rope {
+    double base, scale;
+};
+
+enum rope_scaling { ROPE_SCALING_LINEAR, ROPE_SCALING_NONE, ROPE_SCALING_YARN, ROPE_SCALING_LONGROPE };
+
+struct net_arch; /* arch.h */
 
 struct net {
     const struct gguf_model *model;
-    int64_t n_layers, n_embd, n_vocab, n_heads, n_kv_heads, head_dim, n_ff;
-    int64_t max_layer_weights; /* over the layers */
+    const struct net_arch *arch;
+    int64_t n_layers, n_embd, n_vocab, n_heads, n_kv_heads, head_dim;
+    int64_t n_ff;                      /* width of the dense feed-forward part, or of one expert */
+    int64_t n_experts, n_experts_used; /* 0: dense */
+    int64_t n_ff_shared;               /* 0: no shared expert */
+    int64_t max_layer_weights;         /* over the layers, experts aside */
     float rms_eps, attn_scale;
-    double rope_base, rope_scale;
-    float *rope_factors; /* head_dim/2, or NULL */
+    float attn_softcap, final_softcap; /* 0: none */
+    float embd_scale, residual_scale, logit_scale;
+    int64_t n_rot, n_ctx_original;
+    enum rope_scaling rope_scaling;
+    double rope_magnitude;                   /* of cosines and sines */
+    struct net_rope ropes[2];                /* of most layers; of those with a window */
+    float *rope_factors, *rope_factors_long; /* [n_rot/2] divisors of the frequencies, or NULL; the second
+                                                are for sequences longer than n_ctx_original */
+    const struct gguf_tensor *rope_tensors[2];
     struct net_layer *layers;
     const struct gguf_tensor *token_embd, *output_norm, *output; /* output is token_embd when tied */
+    const struct gguf_tensor *output_bias;                       /* or NULL */
 };
 
 /* Checks architecture, hyperparameters, and presence and shape of every tensor, and refuses tensors
@@ -75,9 +113,9 @@ struct net_map {
     const struct gguf_tensor *tensor;
     int64_t first_row, n_rows, n_in, n_tokens;
     const int32_t *tokens; /* [n_tokens] their positions in the batch, rising; NULL: 0 to n_tokens-1 */
-    const float *w; /* (n_rows, n_in): rows of the weight */
-    const float *x; /* (n_tokens, n_in): inputs */
-    const float *g; /* (n_tokens, n_rows): output gradients */
+    const float *w;        /* (n_rows, n_in): rows of the weight */
+    const float *x;        /* (n_tokens, n_in): inputs */
+    const float *g;        /* (n_tokens, n_rows): output gradients */
 };
 
 /* The token embedding on the way back. */

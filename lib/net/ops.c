@@ -30,6 +30,19 @@ struct rms_norm {
     float eps;
 };
 
+VECTORISED static void norm_range(float *y, const float *x, const float *w, float inv, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * inv * w[i];
+}
+
+VECTORISED static void norm_backward_range(float *dx, const float *dy, const float *x, const float *w,
+                                           float inv, float slope, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dx[i] += inv * w[i] * dy[i] - slope * x[i];
+}
+
 static void rms_norm_forward_block(void *user, int64_t item, int thread)
 {
     (void)thread;
@@ -41,8 +54,7 @@ static void rms_norm_forward_block(void *user, int64_t item, int thread)
         double mean = dot(x, x, r->width) / (double)r->width;
         float inv = 1.0f / sqrtf((float)mean + r->eps);
         r->inv_rms_out[t] = inv;
-        for (int64_t i = 0; i < r->width; i++)
-            y[i] = x[i] * inv * r->w[i];
+        norm_range(y, x, r->w, inv, r->width);
     }
 }
 
@@ -65,8 +77,7 @@ static void rms_norm_backward_block(void *user, int64_t item, int thread)
         float *dx = r->dx + t * r->width;
         double inv = r->inv_rms[t];
         float slope = (float)(dot3(r->w, dy, x, r->width) * inv * inv * inv / (double)r->width);
-        for (int64_t i = 0; i < r->width; i++)
-            dx[i] += r->inv_rms[t] * r->w[i] * dy[i] - slope * x[i];
+        norm_backward_range(dx, dy, x, r->w, r->inv_rms[t], slope, r->width);
     }
 }
 
@@ -84,25 +95,44 @@ void rms_norm_backward(struct pool *pool, float *dx, double *dw, const float *dy
 
 /* ---- Rotary embedding ----------------------------------------------------------------------- */
 
-allot_status rope_table_init(struct rope_table *table, int64_t n_ctx, int64_t n_rot, double base,
-                             double scale, const float *freq_factors, struct allot_error *err)
+/* The pairs between which yarn goes over from unscaled to scaled frequencies (ggml_rope_yarn_corr_dims, with
+ * libllama's 32 and 1 rotations over the original context). */
+static void yarn_ramp_ends(const struct rope_options *o, double *low, double *high)
 {
-    int64_t n_pairs = n_rot / 2;
+    double per_log = (double)o->n_rot / (2 * log(o->base)), turns = (double)o->n_ctx_original / (2 * M_PI);
+    *low = fmax(0, floor(per_log * log(turns / 32)));
+    *high = fmin((double)o->n_rot - 1, ceil(per_log * log(turns / 1)));
+}
+
+allot_status rope_table_init(struct rope_table *table, int64_t n_ctx, const struct rope_options *options,
+                             struct allot_error *err)
+{
+    const struct rope_options *o = options;
+    int64_t n_pairs = o->n_rot / 2;
     size_t bytes = sizeof(float) * (size_t)(n_ctx * n_pairs);
-    *table = (struct rope_table){.n_ctx = n_ctx, .n_pairs = n_pairs};
+    double low = 0, high = 0;
+    if (o->yarn)
+        yarn_ramp_ends(o, &low, &high);
+    *table = (struct rope_table){.n_ctx = n_ctx, .n_pairs = n_pairs, .neox = o->neox};
     table->cos = malloc(bytes);
     table->sin = malloc(bytes);
     if (table->cos == NULL || table->sin == NULL) {
         rope_table_release(table);
         return allot_fail_memory(err, 2 * bytes, "the rotary embedding");
     }
-    for (int64_t t = 0; t < n_ctx; t++) {
-        for (int64_t i = 0; i < n_pairs; i++) {
-            double angle = (double)t * pow(base, -2.0 * (double)i / (double)n_rot) * scale;
-            if (freq_factors != NULL)
-                angle /= freq_factors[i];
-            table->cos[t * n_pairs + i] = (float)cos(angle);
-            table->sin[t * n_pairs + i] = (float)sin(angle);
+    for (int64_t i = 0; i < n_pairs; i++) {
+        double frequency = pow(o->base, -2.0 * (double)i / (double)o->n_rot), magnitude = o->magnitude;
+        if (o->freq_factors != NULL)
+            frequency /= o->freq_factors[i];
+        double unscaled = 0;
+        if (o->yarn) {
+            unscaled = 1 - fmin(1, fmax(0, ((double)i - low) / fmax(0.001, high - low)));
+            magnitude *= 1 - 0.1 * log(o->scale);
+        }
+        frequency *= o->scale * (1 - unscaled) + unscaled;
+        for (int64_t t = 0; t < n_ctx; t++) {
+            table->cos[t * n_pairs + i] = (float)(magnitude * cos((double)t * frequency));
+            table->sin[t * n_pairs + i] = (float)(magnitude * sin((double)t * frequency));
         }
     }
     return ALLOT_OK;
@@ -122,6 +152,26 @@ struct rope {
     float direction; /* 1 forward, -1 backward */
 };
 
+VECTORISED static void rotate_neighbours(float *x, const float *c, const float *s, float direction,
+                                         int64_t n_pairs)
+{
+    for (int64_t i = 0; i < n_pairs; i++) {
+        float a = x[2 * i], b = x[2 * i + 1], sine = direction * s[i];
+        x[2 * i] = a * c[i] - b * sine;
+        x[2 * i + 1] = a * sine + b * c[i];
+    }
+}
+
+VECTORISED static void rotate_halves(float *restrict x, float *restrict y, const float *c, const float *s,
+                                     float direction, int64_t n_pairs)
+{
+    for (int64_t i = 0; i < n_pairs; i++) {
+        float a = x[i], b = y[i], sine = direction * s[i];
+        x[i] = a * c[i] - b * sine;
+        y[i] = a * sine + b * c[i];
+    }
+}
+
 static void rope_block(void *user, int64_t item, int thread)
 {
     (void)thread;
@@ -132,11 +182,10 @@ static void rope_block(void *user, int64_t item, int thread)
         const float *s = r->table->sin + t % r->table->n_ctx * n_pairs;
         for (int64_t h = 0; h < r->n_heads; h++) {
             float *x = r->x + (t * r->n_heads + h) * r->head_dim;
-            for (int64_t i = 0; i < n_pairs; i++) {
-                float a = x[2 * i], b = x[2 * i + 1], sine = r->direction * s[i];
-                x[2 * i] = a * c[i] - b * sine;
-                x[2 * i + 1] = a * sine + b * c[i];
-            }
+            if (r->table->neox)
+                rotate_halves(x, x + n_pairs, c, s, r->direction, n_pairs);
+            else
+                rotate_neighbours(x, c, s, r->direction, n_pairs);
         }
     }
 }
@@ -163,18 +212,32 @@ void rope_backward(struct pool *pool, float *dx, const struct rope_table *table,
 struct elementwise {
     float *y, *y2;
     const float *a, *b, *c;
-    int64_t n, width;
+    int64_t n, width, first, cols;
+    float scale;
+    enum gate_act act;
 };
 
-VECTORISED static void swiglu_forward_range(float *y, const float *gate, const float *up, int64_t n)
+/* Both activations are z sigmoid(f(z)): f(z) = z, or c (z + 0.044715 z^3). */
+#define GELU_C 1.59576912f
+#define GELU_A 0.044715f
+
+VECTORISED static void silu_forward_range(float *y, const float *gate, const float *up, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         y[i] = gate[i] / (1.0f + exp_inline(-gate[i])) * up[i];
 }
 
-/* silu'(z) = s + z s (1 - s), s = sigmoid(z). */
-VECTORISED static void swiglu_backward_range(float *dgate, float *dup, const float *dy, const float *gate,
-                                             const float *up, int64_t n)
+VECTORISED static void gelu_forward_range(float *y, const float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float z = gate[i], f = GELU_C * (z + GELU_A * z * z * z);
+        y[i] = z / (1.0f + exp_inline(-f)) * up[i];
+    }
+}
+
+/* (z s)' = s + z s (1 - s) f'(z), s = sigmoid(f(z)). */
+VECTORISED static void silu_backward_range(float *dgate, float *dup, const float *dy, const float *gate,
+                                           const float *up, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         float s = 1.0f / (1.0f + exp_inline(-gate[i])), d = dy[i];
@@ -183,33 +246,46 @@ VECTORISED static void swiglu_backward_range(float *dgate, float *dup, const flo
     }
 }
 
-static void swiglu_forward_block(void *user, int64_t item, int thread)
+VECTORISED static void gelu_backward_range(float *dgate, float *dup, const float *dy, const float *gate,
+                                           const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float z = gate[i], d = dy[i], s = 1.0f / (1.0f + exp_inline(-GELU_C * (z + GELU_A * z * z * z)));
+        float slope = GELU_C * (1.0f + 3.0f * GELU_A * z * z);
+        dgate[i] = d * up[i] * (s + z * s * (1.0f - s) * slope);
+        dup[i] = d * z * s;
+    }
+}
+
+static void gate_forward_block(void *user, int64_t item, int thread)
 {
     (void)thread;
     const struct elementwise *e = user;
-    int64_t i = item * VALUE_BLOCK;
-    swiglu_forward_range(e->y + i, e->a + i, e->b + i, least(VALUE_BLOCK, e->n - i));
+    int64_t i = item * VALUE_BLOCK, n = least(VALUE_BLOCK, e->n - i);
+    (e->act == GATE_GELU ? gelu_forward_range : silu_forward_range)(e->y + i, e->a + i, e->b + i, n);
 }
 
-void swiglu_forward(struct pool *pool, float *y, const float *gate, const float *up, int64_t n)
+void gate_forward(struct pool *pool, enum gate_act act, float *y, const float *gate, const float *up,
+                  int64_t n)
 {
-    struct elementwise e = {.y = y, .a = gate, .b = up, .n = n};
-    pool_run(pool, blocks(n, VALUE_BLOCK), swiglu_forward_block, &e);
+    struct elementwise e = {.y = y, .a = gate, .b = up, .n = n, .act = act};
+    pool_run(pool, blocks(n, VALUE_BLOCK), gate_forward_block, &e);
 }
 
-static void swiglu_backward_block(void *user, int64_t item, int thread)
+static void gate_backward_block(void *user, int64_t item, int thread)
 {
     (void)thread;
     const struct elementwise *e = user;
-    int64_t i = item * VALUE_BLOCK;
-    swiglu_backward_range(e->y + i, e->y2 + i, e->c + i, e->a + i, e->b + i, least(VALUE_BLOCK, e->n - i));
+    int64_t i = item * VALUE_BLOCK, n = least(VALUE_BLOCK, e->n - i);
+    (e->act == GATE_GELU ? gelu_backward_range : silu_backward_range)(e->y + i, e->y2 + i, e->c + i, e->a + i,
+                                                                      e->b + i, n);
 }
 
-void swiglu_backward(struct pool *pool, float *dgate, float *dup, const float *dy, const float *gate,
-                     const float *up, int64_t n)
+void gate_backward(struct pool *pool, enum gate_act act, float *dgate, float *dup, const float *dy,
+                   const float *gate, const float *up, int64_t n)
 {
-    struct elementwise e = {.y = dgate, .y2 = dup, .a = gate, .b = up, .c = dy, .n = n};
-    pool_run(pool, blocks(n, VALUE_BLOCK), swiglu_backward_block, &e);
+    struct elementwise e = {.y = dgate, .y2 = dup, .a = gate, .b = up, .c = dy, .n = n, .act = act};
+    pool_run(pool, blocks(n, VALUE_BLOCK), gate_backward_block, &e);
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
@@ -237,17 +313,72 @@ void bias_backward(double *dbias, const float *dy, int64_t n, int64_t width)
             dbias[i] += dy[t * width + i];
 }
 
+VECTORISED static void add_range(float *y, float scale, const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = scale * a[i] + b[i];
+}
+
 static void add_forward_block(void *user, int64_t item, int thread)
+{
+    (void)thread;
+    const struct elementwise *e = user;
+    int64_t i = item * VALUE_BLOCK;
+    add_range(e->y + i, e->scale, e->a + i, e->b + i, least(VALUE_BLOCK, e->n - i));
+}
+
+void add_forward(struct pool *pool, float *y, float scale, const float *a, const float *b, int64_t n)
+{
+    struct elementwise e = {.y = y, .a = a, .b = b, .n = n, .scale = scale};
+    pool_run(pool, blocks(n, VALUE_BLOCK), add_forward_block, &e);
+}
+
+static void scale_block(void *user, int64_t item, int thread)
 {
     (void)thread;
     const struct elementwise *e = user;
     int64_t end = least((item + 1) * VALUE_BLOCK, e->n);
     for (int64_t i = item * VALUE_BLOCK; i < end; i++)
-        e->y[i] = e->a[i] + e->b[i];
+        e->y[i] *= e->scale;
 }
 
-void add_forward(struct pool *pool, float *y, const float *a, const float *b, int64_t n)
+void scale_values(struct pool *pool, float *x, float scale, int64_t n)
 {
-    struct elementwise e = {.y = y, .a = a, .b = b, .n = n};
-    pool_run(pool, blocks(n, VALUE_BLOCK), add_forward_block, &e);
+    struct elementwise e = {.y = x, .n = n, .scale = scale};
+    if (scale != 1)
+        pool_run(pool, blocks(n, VALUE_BLOCK), scale_block, &e);
+}
+
+/* ---- Columns --------------------------------------------------------------------------------- */
+
+static void columns_take_block(void *user, int64_t item, int thread)
+{
+    (void)thread;
+    const struct elementwise *e = user;
+    int64_t end = least((item + 1) * TOKEN_BLOCK, e->n);
+    for (int64_t t = item * TOKEN_BLOCK; t < end; t++)
+        memcpy(e->y + t * e->cols, e->a + t * e->width + e->first, sizeof(float) * (size_t)e->cols);
+}
+
+void columns_take(struct pool *pool, float *narrow, const float *wide, int64_t n, int64_t width,
+                  int64_t first, int64_t cols)
+{
+    struct elementwise e = {.y = narrow, .a = wide, .n = n, .width = width, .first = first, .cols = cols};
+    pool_run(pool, blocks(n, TOKEN_BLOCK), columns_take_block, &e);
+}
+
+static void columns_put_block(void *user, int64_t item, int thread)
+{
+    (void)thread;
+    const struct elementwise *e = user;
+    int64_t end = least((item + 1) * TOKEN_BLOCK, e->n);
+    for (int64_t t = item * TOKEN_BLOCK; t < end; t++)
+        memcpy(e->y + t * e->width + e->first, e->a + t * e->cols, sizeof(float) * (size_t)e->cols);
+}
+
+void columns_put(struct pool *pool, float *wide, const float *narrow, int64_t n, int64_t width, int64_t first,
+                 int64_t cols)
+{
+    struct elementwise e = {.y = wide, .a = narrow, .n = n, .width = width, .first = first, .cols = cols};
+    pool_run(pool, blocks(n, TOKEN_BLOCK), columns_put_block, &e);
 }

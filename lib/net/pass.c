@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "gguf/convert.h"
 #include "net/head.h"
-#include "net/layer.h"
+#include "net/linear.h"
 #include "net/net.h"
 
 static allot_status check_batch(const struct net *net, const struct net_batch *batch, struct allot_error *err)
@@ -19,7 +19,7 @@ static allot_status check_batch(const struct net *net, const struct net_batch *b
     return ALLOT_OK;
 }
 
-static allot_status embed(const struct net *net, const struct net_batch *batch, float *x,
+static allot_status embed(const struct net *net, struct pool *pool, const struct net_batch *batch, float *x,
                           struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
@@ -27,20 +27,20 @@ static allot_status embed(const struct net *net, const struct net_batch *batch, 
         status =
             gguf_tensor_to_f32(net->model, net->token_embd, batch->ids[t], 1, x + t * net->n_embd, NULL, err);
     gguf_tensor_forget(net->token_embd);
+    scale_values(pool, x, net->embd_scale, batch->n_seqs * batch->n_ctx * net->n_embd);
     return status;
 }
 
 /* Runs the sequences through one layer in place, a group at a time. */
-static allot_status forward_layer(const struct net *net, int64_t il, struct pool *pool,
-                                  const struct layer_weights *weights, struct layer_work *work,
-                                  const struct net_batch *batch, float *x,
-                                  const struct net_observer *observer, struct allot_error *err)
+static allot_status forward_layer(struct layer_call *c, const struct net_batch *batch, float *x,
+                                  struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
-    for (int64_t s = 0; s < batch->n_seqs && status == ALLOT_OK; s += work->n_seqs) {
-        int64_t n_seqs = batch->n_seqs - s < work->n_seqs ? batch->n_seqs - s : work->n_seqs;
-        float *group = x + s * batch->n_ctx * net->n_embd;
-        status = layer_forward(net, il, pool, weights, work, n_seqs, group, group, observer, err);
+    for (int64_t s = 0; s < batch->n_seqs && status == ALLOT_OK; s += c->work->n_seqs) {
+        float *group = x + s * batch->n_ctx * c->net->n_embd;
+        c->n_seqs = batch->n_seqs - s < c->work->n_seqs ? batch->n_seqs - s : c->work->n_seqs;
+        c->n = c->n_seqs * batch->n_ctx;
+        status = layer_forward(c, group, group, err);
     }
     return status;
 }
@@ -51,6 +51,7 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
 {
     struct layer_weights weights = {0};
     struct layer_work work = {0};
+    struct layer_acts acts = {0};
     int64_t n = batch->n_seqs * batch->n_ctx, group = group_tokens / batch->n_ctx;
     group = group < 1 ? 1 : group;
     group = group > batch->n_seqs ? batch->n_seqs : group;
@@ -60,7 +61,9 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
     if (status == ALLOT_OK)
         status = layer_work_init(&work, net, group, batch->n_ctx, false, pool_threads(pool), err);
     if (status == ALLOT_OK)
-        status = embed(net, batch, x, err);
+        status = layer_acts_init(&acts, net, group * batch->n_ctx, err);
+    if (status == ALLOT_OK)
+        status = embed(net, pool, batch, x, err);
     for (int64_t il = 0; il < net->n_layers && status == ALLOT_OK; il++) {
         status = allot_report(progress, err, "forward", il, net->n_layers);
         if (status == ALLOT_OK)
@@ -69,18 +72,27 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
             break;
         if (states != NULL)
             memcpy(states + il * n * net->n_embd, x, sizeof(float) * (size_t)(n * net->n_embd));
-        status = forward_layer(net, il, pool, &weights, &work, batch, x, observer, err);
+        struct layer_call c = {.net = net,
+                               .il = il,
+                               .pool = pool,
+                               .weights = &weights,
+                               .acts = &acts,
+                               .work = &work,
+                               .observer = observer};
+        status = forward_layer(&c, batch, x, err);
     }
     if (status == ALLOT_OK)
         status = allot_report(progress, err, "forward", net->n_layers, net->n_layers);
+    layer_acts_release(&acts);
     layer_work_release(&work);
     layer_weights_release(&weights);
     return status;
 }
 
-static allot_status embed_backward(const struct net *net, const struct net_batch *batch, const float *dx,
-                                   const struct net_observer *observer, struct allot_error *err)
+static allot_status embed_backward(const struct net *net, struct pool *pool, const struct net_batch *batch,
+                                   float *dx, const struct net_observer *observer, struct allot_error *err)
 {
+    scale_values(pool, dx, net->embd_scale, batch->n_seqs * batch->n_ctx * net->n_embd);
     struct net_lookup lookup = {net->token_embd, batch->n_seqs * batch->n_ctx, net->n_embd, batch->ids, dx};
     allot_status status = ALLOT_OK;
     if (observer != NULL && observer->lookup != NULL &&
@@ -91,6 +103,17 @@ static allot_status embed_backward(const struct net *net, const struct net_batch
     return status;
 }
 
+static allot_status backward_layer(struct layer_call *c, float *dx, const float *input,
+                                   const struct net_observer *observer, struct allot_error *err)
+{
+    c->observer = NULL;
+    allot_status status = layer_forward(c, NULL, input, err);
+    c->observer = observer;
+    if (status == ALLOT_OK)
+        status = layer_backward(c, dx, input, err);
+    return status;
+}
+
 allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch,
                           const float *x, const float *states, const struct net_targets *targets,
                           const struct net_observer *observer, const struct allot_progress *progress,
@@ -98,6 +121,7 @@ allot_status net_backward(const struct net *net, struct pool *pool, const struct
 {
     struct layer_weights weights = {0};
     struct layer_work work = {0};
+    struct layer_acts acts = {0};
     int64_t n = batch->n_seqs * batch->n_ctx, steps = net->n_layers + 2;
     float *dx = malloc(sizeof *dx * (size_t)(n * net->n_embd));
     allot_status status = ALLOT_OK;
@@ -111,20 +135,28 @@ allot_status net_backward(const struct net *net, struct pool *pool, const struct
         status = layer_weights_init(&weights, net, err);
     if (status == ALLOT_OK)
         status = layer_work_init(&work, net, batch->n_seqs, batch->n_ctx, true, pool_threads(pool), err);
+    if (status == ALLOT_OK)
+        status = layer_acts_init(&acts, net, n, err);
     for (int64_t il = net->n_layers - 1; il >= 0 && status == ALLOT_OK; il--) {
-        const float *input = states + il * n * net->n_embd;
+        struct layer_call c = {.net = net,
+                               .il = il,
+                               .pool = pool,
+                               .weights = &weights,
+                               .acts = &acts,
+                               .work = &work,
+                               .n_seqs = batch->n_seqs,
+                               .n = n};
         status = allot_report(progress, err, "backward", net->n_layers - il, steps);
         if (status == ALLOT_OK)
             status = layer_weights_load(&weights, net, il, pool, err);
         if (status == ALLOT_OK)
-            status = layer_forward(net, il, pool, &weights, &work, batch->n_seqs, NULL, input, NULL, err);
-        if (status == ALLOT_OK)
-            status = layer_backward(net, il, pool, &weights, &work, dx, input, observer, err);
+            status = backward_layer(&c, dx, states + il * n * net->n_embd, observer, err);
     }
     if (status == ALLOT_OK)
-        status = embed_backward(net, batch, dx, observer, err);
+        status = embed_backward(net, pool, batch, dx, observer, err);
     if (status == ALLOT_OK)
         status = allot_report(progress, err, "backward", steps, steps);
+    layer_acts_release(&acts);
     layer_work_release(&work);
     layer_weights_release(&weights);
     free(dx);
@@ -133,8 +165,8 @@ allot_status net_backward(const struct net *net, struct pool *pool, const struct
 
 int64_t net_backward_bytes(const struct net *net, int64_t n_seqs, int64_t n_ctx, int n_threads)
 {
-    int64_t n = n_seqs * n_ctx,
-            layer = net->max_layer_weights + layer_work_floats(net, n_seqs, n_ctx, true, n_threads);
+    int64_t n = n_seqs * n_ctx, layer = layer_weights_floats(net) + layer_acts_floats(net, n) +
+                                        layer_work_floats(net, n_seqs, n_ctx, true, n_threads);
     int64_t states = (net->n_layers + 2) * n * net->n_embd, head = head_bytes(net, n);
     int64_t bytes = (int64_t)sizeof(float) * layer;
     return (int64_t)sizeof(float) * states + (bytes > head ? bytes : head);

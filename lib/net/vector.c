@@ -89,3 +89,11 @@ VECTORISED float max_of(const float *x, int64_t n)
         best = best > x[i] ? best : x[i];
     return best;
 }
+
+/* tanh(u) = 1 - 2 / (1 + exp(2u)). */
+VECTORISED void softcap_values(float *x, int64_t n, float cap)
+{
+    float twice = 2.0f / cap;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = cap * (1.0f - 2.0f / (1.0f + exp_inline(twice * x[i])));
+}
