@@ -275,7 +275,8 @@ static void test_gradients(void **state)
     check_gradients(TEST_DATA_DIR "/tiny-llama-bf16.gguf", 2);
     static const struct random_model rows[] = {
         {2, 48, 80, 150, 6, 2, 8, .tied = true, .biases = true, .rope_factors = true, .seed = 1},
-        {2, 32, 64, 2500, 4, 4, 8, .tied = false, .linear_scale = 4.0f, .seed = 2},
+        {2, 32, 64, 2500, 4, 4, 8, .tied = false,
+         .settings = "rope.scaling.type=linear rope.scaling.factor=4.0", .seed = 2},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         assert_true(random_model_write(path, &rows[i]));
