@@ -302,7 +302,7 @@ static inline bool random_model_write(const char *path, const struct random_mode
     struct random_list l = declare_model(m);
     struct gguf_header h = {0};
     struct strbuf head = {0};
-    struct allot_error err;
+    struct allot_error problem;
     struct file_output out = {0};
     random_metadata(&h, m);
     for (int i = 0; i < l.n; i++) {
@@ -310,22 +310,22 @@ static inline bool random_model_write(const char *path, const struct random_mode
         gguf_header_add_tensor(&h, l.tensors[i].name, ne, GGML_TYPE_F32);
     }
     int64_t size;
-    bool ok = gguf_header_encode(&h, &head, NULL, &size, &err) == ALLOT_OK &&
-              file_output_open(&out, path, &err) == ALLOT_OK &&
-              file_output_write(&out, head.data, head.len, &err) == ALLOT_OK;
+    bool ok = gguf_header_encode(&h, &head, NULL, &size, &problem) == ALLOT_OK &&
+              file_output_open(&out, path, &problem) == ALLOT_OK &&
+              file_output_write(&out, head.data, head.len, &problem) == ALLOT_OK;
     for (int i = 0; i < l.n && ok; i++) {
         const struct random_tensor *t = &l.tensors[i];
         int64_t count = t->n * t->rows * t->cols, padded = gguf_padded(4 * count) / 4;
         float *data = calloc((size_t)padded, sizeof *data);
         for (int64_t j = 0; j < count; j++)
             data[j] = random_weight(t, m->seed * 1000 + (uint64_t)i, j);
-        ok = file_output_write(&out, data, (size_t)padded * 4, &err) == ALLOT_OK;
+        ok = file_output_write(&out, data, (size_t)padded * 4, &problem) == ALLOT_OK;
         free(data);
     }
-    ok = ok && file_output_commit(&out, &err) == ALLOT_OK;
+    ok = ok && file_output_commit(&out, &problem) == ALLOT_OK;
     file_output_abandon(&out);
     if (!ok)
-        fprintf(stderr, "random model: %s\n", err.message);
+        fprintf(stderr, "random model: %s\n", problem.message);
     gguf_header_release(&h);
     strbuf_release(&head);
     free(l.tensors);

@@ -1,0 +1,279 @@
+/* gradient.h - gradients of all tensors, and central differences to hold them to.
+ * SPDX-License-Identifier: MIT
+ *
+ * The likelihood of fixed labels is summed in double; a tensor, or one matrix of a stack, is moved along its
+ * own gradient, every component scaled by a random factor, so that a wrong component shows. */
+#ifndef TESTS_NET_GRADIENT_H
+#define TESTS_NET_GRADIENT_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "gguf/convert.h"
+#include "net/net.h"
+
+/* A model whose tensors can be changed: each is a float32 copy. */
+struct bench {
+    struct gguf_model *model;
+    struct net net;
+    struct pool *pool;
+    float **data; /* [n_tensors] */
+    int32_t *ids;
+    int64_t n_seqs, n_ctx, n;
+    float *x, *states;
+    struct net_targets targets;
+    double **gradients;           /* [n_tensors] */
+    struct net_observer observer; /* of the passes that give gradients */
+    double move;                  /* nats, summed over all positions, that a central difference goes */
+    double worst;                 /* relative difference so far */
+    int n_checked, n_without;     /* slices compared; slices on which the likelihood does not depend */
+};
+
+static struct allot_error err;
+
+static inline void check(allot_status status)
+{
+    if (status != ALLOT_OK)
+        fail_msg("%s", err.message);
+}
+
+static inline size_t data_bytes(const struct gguf_tensor *t)
+{
+    return sizeof(float) * (size_t)t->n_elements;
+}
+
+/* ---- What a backward pass gives ---------------------------------------------------------------------- */
+
+static inline double *gradient_of(struct bench *b, const struct gguf_tensor *t)
+{
+    double **g = &b->gradients[t - b->model->tensors];
+    if (*g == NULL)
+        *g = calloc((size_t)t->n_elements, sizeof **g);
+    return *g;
+}
+
+static inline allot_status take_map(void *user, const struct net_map *m, struct allot_error *e)
+{
+    (void)e;
+    struct bench *b = user;
+    double *g = gradient_of(b, m->tensor);
+    for (int64_t t = 0; t < m->n_tokens; t++)
+        for (int64_t r = 0; r < m->n_rows; r++)
+            for (int64_t i = 0; i < m->n_in; i++)
+                g[(m->first_row + r) * m->n_in + i] +=
+                    (double)m->g[t * m->n_rows + r] * m->x[t * m->n_in + i];
+    return ALLOT_OK;
+}
+
+static inline allot_status take_lookup(void *user, const struct net_lookup *l, struct allot_error *e)
+{
+    (void)e;
+    struct bench *b = user;
+    double *g = gradient_of(b, l->tensor);
+    for (int64_t t = 0; t < l->n_tokens; t++)
+        for (int64_t i = 0; i < l->n_in; i++)
+            g[l->ids[t] * l->n_in + i] += l->g[t * l->n_in + i];
+    return ALLOT_OK;
+}
+
+static inline allot_status take_vector(void *user, const struct gguf_tensor *t, const double *gradient,
+                                       int64_t n, struct allot_error *e)
+{
+    (void)e;
+    double *g = gradient_of(user, t);
+    for (int64_t i = 0; i < n; i++)
+        g[i] += gradient[i];
+    return ALLOT_OK;
+}
+
+/* ---- The model --------------------------------------------------------------------------------------- */
+
+static inline void bench_open(struct bench *b, const char *path, int64_t n_seqs, int64_t n_ctx)
+{
+    *b = (struct bench){.n_seqs = n_seqs, .n_ctx = n_ctx, .n = n_seqs * n_ctx, .move = 0.2};
+    b->observer =
+        (struct net_observer){.user = b, .map = take_map, .lookup = take_lookup, .vector = take_vector};
+    check(gguf_model_open(&b->model, path, &err));
+    check(pool_new(&b->pool, 2, &err));
+    b->data = calloc((size_t)b->model->n_tensors, sizeof *b->data);
+    b->gradients = calloc((size_t)b->model->n_tensors, sizeof *b->gradients);
+    for (int64_t i = 0; i < b->model->n_tensors; i++) {
+        struct gguf_tensor *t = &b->model->tensors[i];
+        /* shared pages keep their contents when a pass forgets a tensor's pages */
+        b->data[i] = mmap(NULL, data_bytes(t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true(b->data[i] != MAP_FAILED);
+        check(gguf_tensor_to_f32(b->model, t, 0, t->n_rows, b->data[i], b->pool, &err));
+        t->data = (const uint8_t *)b->data[i];
+        t->type = GGML_TYPE_F32;
+        t->row_bytes = 4 * t->ne[0];
+        t->n_bytes = 4 * t->n_elements;
+    }
+    check(net_open(&b->net, b->model, &err));
+    b->ids = malloc(sizeof *b->ids * (size_t)b->n);
+    for (int64_t i = 0; i < b->n; i++)
+        b->ids[i] = (int32_t)(rng_u64(5, (uint64_t)i) % (uint64_t)b->net.n_vocab);
+    b->x = malloc(sizeof *b->x * (size_t)(b->n * b->net.n_embd));
+    b->states = malloc(sizeof *b->states * (size_t)(b->net.n_layers * b->n * b->net.n_embd));
+}
+
+static inline void bench_close(struct bench *b)
+{
+    for (int64_t i = 0; i < b->model->n_tensors; i++) {
+        munmap(b->data[i], data_bytes(&b->model->tensors[i]));
+        free(b->gradients[i]);
+    }
+    free(b->data);
+    free(b->gradients);
+    free(b->ids);
+    free(b->x);
+    free(b->states);
+    net_targets_release(&b->targets);
+    net_release(&b->net);
+    pool_free(b->pool);
+    gguf_model_close(b->model);
+}
+
+static inline float *log_probs(struct bench *b)
+{
+    struct net_batch batch = {b->ids, b->n_seqs, b->n_ctx};
+    float *p = malloc(sizeof *p * (size_t)(b->n * b->net.n_vocab));
+    check(net_forward(&b->net, b->pool, &batch, b->x, NULL, b->n, NULL, NULL, &err));
+    check(net_log_probs(&b->net, b->pool, b->x, b->n, p, &err));
+    return p;
+}
+
+static inline double likelihood(struct bench *b)
+{
+    float *p = log_probs(b);
+    double sum = 0;
+    for (int64_t t = 0; t < b->n; t++)
+        if (b->targets.labels[t] >= 0)
+            sum += p[t * b->net.n_vocab + b->targets.labels[t]];
+    free(p);
+    return sum;
+}
+
+/* Forward, and labels of the model's own. */
+static inline void draw(struct bench *b, uint64_t seed)
+{
+    struct net_batch batch = {b->ids, b->n_seqs, b->n_ctx};
+    net_targets_release(&b->targets);
+    check(net_forward(&b->net, b->pool, &batch, b->x, b->states, b->n, &b->observer, NULL, &err));
+    check(net_targets_draw(&b->targets, &b->net, b->pool, b->x, b->n, seed, &err));
+}
+
+static inline void backward(struct bench *b)
+{
+    struct net_batch batch = {b->ids, b->n_seqs, b->n_ctx};
+    check(net_backward(&b->net, b->pool, &batch, b->x, b->states, &b->targets, &b->observer, NULL, &err));
+}
+
+/* Gradients for unlikely labels, which are large. One position has none. */
+static inline void bench_gradients(struct bench *b)
+{
+    draw(b, 3);
+    for (int64_t t = 0; t < b->n; t++)
+        b->targets.labels[t] = (int32_t)(rng_u64(17, (uint64_t)t) % (uint64_t)b->net.n_vocab);
+    b->targets.labels[7] = -1;
+    backward(b);
+}
+
+/* ---- Central differences ----------------------------------------------------------------------------- */
+
+/* Some consecutive weights of a tensor. */
+struct slice {
+    const char *name;
+    float *w;
+    const double *g;
+    int64_t n;
+    uint64_t seed;
+};
+
+/* l(w + h d) - l(w - h d), w restored. */
+static inline double change_along(struct bench *b, const struct slice *s, const float *direction, double h)
+{
+    float *original = malloc(sizeof *original * (size_t)s->n);
+    double sides[2];
+    memcpy(original, s->w, sizeof *original * (size_t)s->n);
+    for (int side = 0; side < 2; side++) {
+        for (int64_t i = 0; i < s->n; i++)
+            s->w[i] = original[i] + (float)((side ? h : -h) * direction[i]);
+        sides[side] = likelihood(b);
+    }
+    memcpy(s->w, original, sizeof *original * (size_t)s->n);
+    free(original);
+    return sides[1] - sides[0];
+}
+
+/* The weights do not matter at all, then: a change of their own size changes nothing. */
+static inline void check_without_gradient(struct bench *b, const struct slice *s, float *direction)
+{
+    for (int64_t i = 0; i < s->n; i++)
+        direction[i] = s->w[i] * (float)(rng_u64(s->seed, (uint64_t)i) % 3);
+    double change = change_along(b, s, direction, 0.5);
+    if (!(fabs(change) < 1e-3))
+        fail_msg("%s: no gradient, but the likelihood changes by %g", s->name, change);
+    b->n_without++;
+}
+
+/* (l(w + h d) - l(w - h d)) / 2h by Richardson's extrapolation from h and 2h, against sum g d. */
+static inline void check_slice(struct bench *b, const struct slice *s)
+{
+    float *direction = malloc(sizeof *direction * (size_t)s->n);
+    double expected = 0, g_norm = 0, w_norm = 0, difference[2];
+    for (int64_t i = 0; i < s->n; i++) {
+        direction[i] = (float)(s->g[i] * (double)(rng_u64(s->seed, (uint64_t)i) % 3)); /* 0, 1 or 2 */
+        expected += s->g[i] * direction[i];
+        g_norm += s->g[i] * s->g[i];
+        w_norm += (double)s->w[i] * s->w[i];
+    }
+    if (sqrt(g_norm * w_norm) < 1e-4) {
+        check_without_gradient(b, s, direction);
+    } else {
+        for (int k = 0; k < 2; k++) {
+            double h = b->move * (k + 1) / expected;
+            difference[k] = change_along(b, s, direction, h) / (2 * h);
+        }
+        double measured = (4 * difference[0] - difference[1]) / 3, error = fabs(measured / expected - 1);
+        if (!(error < 0.01))
+            fail_msg("%s: gradient along the direction %g, central difference %g (gradient %g, weights %g)",
+                     s->name, expected, measured, sqrt(g_norm), sqrt(w_norm));
+        b->worst = fmax(b->worst, error);
+        b->n_checked++;
+    }
+    free(direction);
+}
+
+/* The whole tensor, and every matrix of a stack. */
+static inline void check_tensor(struct bench *b, int64_t index)
+{
+    const struct gguf_tensor *t = &b->model->tensors[index];
+    double *g = b->gradients[index];
+    if (g == NULL)
+        fail_msg("%s has no gradient", t->name);
+    struct slice whole = {t->name, b->data[index], g, t->n_elements, (uint64_t)index};
+    check_slice(b, &whole);
+    for (int64_t e = 0; e < t->ne[2] && t->ne[2] > 1; e++) {
+        int64_t n = t->ne[0] * t->ne[1];
+        char name[160];
+        snprintf(name, sizeof name, "%s, matrix %d", t->name, (int)e);
+        struct slice one = {name, b->data[index] + e * n, g + e * n, n, (uint64_t)(1000 * index + e)};
+        check_slice(b, &one);
+    }
+}
+
+static inline bool is_rope_tensor(const struct gguf_tensor *t)
+{
+    return strncmp(t->name, "rope_", 5) == 0;
+}
+
+#endif
