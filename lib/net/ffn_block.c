@@ -6,7 +6,9 @@
 
 static enum gate_act act_of(const struct net *net)
 {
-    return has(net, ARCH_GELU) ? GATE_GELU : GATE_SILU;
+    if (!has(net, ARCH_GELU))
+        return GATE_SILU;
+    return net->exact_gelu ? GATE_GELU : GATE_GELU_F16;
 }
 
 /* ---- Forward ------------------------------------------------------------------------------------- */

@@ -235,6 +235,23 @@ VECTORISED static void gelu_forward_range(float *y, const float *gate, const flo
     }
 }
 
+/* To the nearest float16: 11 significant bits, and multiples of 2^-24 below 2^-14. */
+static inline float round_f16(float x)
+{
+    float scaled = x * 8193.0f, high = scaled - (scaled - x), low = (x + 0.75f) - 0.75f;
+    return fabsf(x) < 6.103515625e-5f ? low : high;
+}
+
+VECTORISED static void gelu_f16_forward_range(float *y, const float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float z = round_f16(gate[i]), f = GELU_C * (z + GELU_A * z * z * z);
+        float gelu = round_f16(z / (1.0f + exp_inline(-f)));
+        gelu = gate[i] <= -10.0f ? 0.0f : gelu;
+        y[i] = (gate[i] >= 10.0f ? gate[i] : gelu) * up[i];
+    }
+}
+
 /* (z s)' = s + z s (1 - s) f'(z), s = sigmoid(f(z)). */
 VECTORISED static void silu_backward_range(float *dgate, float *dup, const float *dy, const float *gate,
                                            const float *up, int64_t n)
@@ -262,7 +279,12 @@ static void gate_forward_block(void *user, int64_t item, int thread)
     (void)thread;
     const struct elementwise *e = user;
     int64_t i = item * VALUE_BLOCK, n = least(VALUE_BLOCK, e->n - i);
-    (e->act == GATE_GELU ? gelu_forward_range : silu_forward_range)(e->y + i, e->a + i, e->b + i, n);
+    static void (*const ranges[])(float *, const float *, const float *, int64_t) = {
+        [GATE_SILU] = silu_forward_range,
+        [GATE_GELU] = gelu_forward_range,
+        [GATE_GELU_F16] = gelu_f16_forward_range,
+    };
+    ranges[e->act](e->y + i, e->a + i, e->b + i, n);
 }
 
 void gate_forward(struct pool *pool, enum gate_act act, float *y, const float *gate, const float *up,
@@ -277,7 +299,7 @@ static void gate_backward_block(void *user, int64_t item, int thread)
     (void)thread;
     const struct elementwise *e = user;
     int64_t i = item * VALUE_BLOCK, n = least(VALUE_BLOCK, e->n - i);
-    (e->act == GATE_GELU ? gelu_backward_range : silu_backward_range)(e->y + i, e->y2 + i, e->c + i, e->a + i,
+    (e->act == GATE_SILU ? silu_backward_range : gelu_backward_range)(e->y + i, e->y2 + i, e->c + i, e->a + i,
                                                                       e->b + i, n);
 }
 

@@ -64,8 +64,9 @@ void attention_backward(struct pool *pool, float *dq, float *dk, float *dv, cons
                         const float *k, const float *v, const struct attention *a);
 
 /* y = act(gate) * up with silu(z) = z sigmoid(z), or gelu(z) = z sigmoid(c (z + 0.044715 z^3)),
- * c = 2 sqrt(2/pi) (the form with tanh). */
-enum gate_act { GATE_SILU, GATE_GELU };
+ * c = 2 sqrt(2/pi) (the form with tanh); GATE_GELU_F16 rounds z and gelu(z) to float16, as the table of
+ * ggml's CPU kernels does, and has the derivative of the exact function. */
+enum gate_act { GATE_SILU, GATE_GELU, GATE_GELU_F16 };
 void gate_forward(struct pool *pool, enum gate_act act, float *y, const float *gate, const float *up,
                   int64_t n);
 /* Overwrites dgate and dup; dup may be dy itself. */
