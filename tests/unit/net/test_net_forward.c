@@ -81,7 +81,7 @@ static void test_unknown_settings(void **state)
 {
     (void)state;
     const struct random_model settings = {
-        1, 32, 64, 300, 2, 1, 16, .settings = "rope.scaling.attn_factor=1.5", .seed = 4};
+        1, 32, 64, 300, 2, 1, 16, .settings = "attention.key_length_swa=8", .seed = 4};
     struct allot_error err = {0};
     struct gguf_model *model;
     struct net net;
@@ -89,7 +89,7 @@ static void test_unknown_settings(void **state)
     assert_true(random_model_write(path, &settings));
     assert_int_equal(gguf_model_open(&model, path, &err), ALLOT_OK);
     assert_int_equal(net_open(&net, model, &err), ALLOT_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "attn_factor"));
+    assert_non_null(strstr(err.message, "key_length_swa"));
     gguf_model_close(model);
     remove(path);
 }
