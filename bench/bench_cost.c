@@ -173,8 +173,10 @@ int main(int argc, char **argv)
     struct archive *archive;
     struct fisher_result result;
     int64_t set, n_seqs = argc > 3 ? atoi(argv[2]) : 32, n_ctx = argc > 3 ? atoi(argv[3]) : 128;
-    struct fisher_options options = {FISHER_DEFAULT_CHUNK, 1, types,
-                                     read_types(argc > 5 ? argv[5] : NULL, types)};
+    struct fisher_options options = {.chunk = FISHER_DEFAULT_CHUNK,
+                                     .seed = 1,
+                                     .types = types,
+                                     .n_types = read_types(argc > 5 ? argv[5] : NULL, types)};
     const char *path = argc > 1 ? argv[1] : TEST_DATA_DIR "/tiny-llama-bf16.gguf";
     check(gguf_model_open(&model, path, &err));
     check(net_open(&net, model, &err));

@@ -45,6 +45,7 @@ static const struct option_row rows[] = {
         "tokens over which an error is summed before it is squared; divides the sequence"),
     ROW("seed", 0, "N", OPTION_INT, seed, TEXT_OF(FISHER_DEFAULT_SEED), 0,
         "of the labels drawn from the model"),
+    MEMORY_ROW(offsetof(struct calibrated_arguments, memory)),
 };
 const struct option_set calibration_options = OPTION_SET(rows);
 
@@ -68,7 +69,7 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
     return type_set_parse(&set, args->types, err);
 }
 
-allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool,
+allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool, int64_t memory,
                               struct allot_error *err)
 {
     memset(c, 0, sizeof *c);
@@ -77,7 +78,11 @@ allot_status calibration_open(struct calibration *c, struct model_job *job, stru
         return status;
     c->job = job;
     c->pool = pool;
-    status = text_vocab_open(&c->vocab, model_first_path(job->model), err);
+    c->folder = file_folder(job->archive_path);
+    c->memory = (struct memory_budget){memory ? memory : memory_default_limit(), c->folder};
+    status = c->folder ? ALLOT_OK : allot_fail_memory(err, strlen(job->archive_path), "a path");
+    if (status == ALLOT_OK)
+        status = text_vocab_open(&c->vocab, model_first_path(job->model), err);
     if (status != ALLOT_OK)
         calibration_close(c);
     return status;
@@ -106,6 +111,7 @@ void calibration_close(struct calibration *c)
     text_windows_release(&c->sequences);
     text_vocab_close(c->vocab);
     net_release(&c->net);
+    free(c->folder);
     memset(c, 0, sizeof *c);
 }
 
@@ -192,7 +198,8 @@ allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
         status = key ? find_imatrix(im, c->job, key, err) : allot_fail_memory(err, 256, "a key");
     }
     if (status == ALLOT_OK && !im->present) {
-        status = imatrix_collect(&im->data, &c->net, c->pool, windows, texts->items, texts->n, progress, err);
+        status = imatrix_collect(&im->data, &c->net, c->pool, windows, texts->items, texts->n, &c->memory,
+                                 progress, err);
         im->present = im->computed = status == ALLOT_OK;
         if (status == ALLOT_OK && c->job->archive && !archive_is_read_only(c->job->archive))
             status = store_imatrix(im, c->job, key, err);
@@ -316,7 +323,7 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
     if (status != ALLOT_OK)
         return status;
     struct fisher_options options = {
-        .chunk = (int32_t)args->chunk, .seed = (uint64_t)args->seed, .types = types};
+        .chunk = (int32_t)args->chunk, .seed = (uint64_t)args->seed, .types = types, .memory = &c->memory};
     options.n_types = candidate_types(types, &set);
     fisher_params(params, &options);
     const struct archive_cost_key key = {

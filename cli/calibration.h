@@ -17,7 +17,16 @@ struct calibrated_arguments {
     int64_t imatrix_chunks;
     int64_t chunk, sequences, sequence_length, seed;
     const char *types;
+    int64_t memory; /* bytes; 0: the default limit */
 };
+
+/* The row of --mem: `offset_` is that of an int64_t. */
+#define MEMORY_ROW(offset_)                                                                          \
+    {                                                                                                \
+        "mem", 0, "SIZE", OPTION_SIZE, offset_, NULL, 0,                                             \
+            "memory to use at most; what does not fit goes to a temporary file beside the archive; " \
+            "without it 60 % of the machine's, or of what the process is limited to"                 \
+    }
 
 extern const struct option_set calibration_options; /* offsets into struct calibrated_arguments */
 
@@ -36,9 +45,12 @@ struct calibration {
     struct text_windows sequences;       /* for the costs */
     struct text_windows imatrix_windows; /* empty unless an imatrix is to be computed */
     struct job_imatrix imatrix;          /* the user's */
+    struct memory_budget memory;
+    char *folder; /* of the archive, for temporary files */
 };
 
-allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool,
+/* memory: as in the arguments. */
+allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool, int64_t memory,
                               struct allot_error *err);
 /* Reads all that the arguments name, so that a mistake in them shows before an archive is made. */
 allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,

@@ -115,6 +115,8 @@ static allot_status print_json(const struct model_job *job, const struct cost_ta
     json_put(document, "seconds_backward", json_number(result->fisher.seconds_backward));
     json_put(document, "seconds_quantize", json_number(result->fisher.seconds_quantize));
     json_put(document, "seconds_product", json_number(result->fisher.seconds_product));
+    json_put(document, "memory_bytes", json_integer(result->fisher.place.own));
+    json_put(document, "temporary_file_bytes", json_integer(result->fisher.place.file));
     json_put(document, "tensors", tensors);
     return json_print(document, err);
 }
@@ -152,7 +154,7 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     if (status == ALLOT_OK)
         status = pool_new(&pool, (int)common->threads, err);
     if (status == ALLOT_OK)
-        status = calibration_open(&calibration, &job, pool, err);
+        status = calibration_open(&calibration, &job, pool, args->memory, err);
     if (status == ALLOT_OK)
         status = calibration_read(&calibration, args, progress, err);
     if (status == ALLOT_OK)

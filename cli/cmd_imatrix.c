@@ -11,7 +11,7 @@ struct imatrix_arguments {
     struct common_arguments common;
     struct string_list texts;
     const char *output;
-    int64_t ctx, chunks;
+    int64_t ctx, chunks, memory;
 };
 
 static const struct option_row rows[] = {
@@ -22,6 +22,7 @@ static const struct option_row rows[] = {
     {"ctx", 0, "N", OPTION_INT, offsetof(struct imatrix_arguments, ctx), "512", 8, "tokens per window"},
     {"chunks", 0, "N", OPTION_INT, offsetof(struct imatrix_arguments, chunks), "0", 0,
      "windows at most, spread evenly over the texts; 0: all"},
+    MEMORY_ROW(offsetof(struct imatrix_arguments, memory)),
 };
 static const struct option_set options = OPTION_SET(rows);
 
@@ -69,7 +70,7 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     if (status == ALLOT_OK)
         status = pool_new(&pool, (int)args->common.threads, err);
     if (status == ALLOT_OK)
-        status = calibration_open(&calibration, &job, pool, err);
+        status = calibration_open(&calibration, &job, pool, args->memory, err);
     if (status == ALLOT_OK)
         status = text_windows_from_files(&windows, calibration.vocab, args->texts.items, args->texts.n,
                                          (int32_t)args->ctx, args->chunks, err);

@@ -84,7 +84,8 @@ static allot_status check_before_work(const struct quantize_run *run, struct all
 
 static allot_status open_calibration(struct quantize_run *run, struct allot_error *err)
 {
-    allot_status status = calibration_open(&run->calibration, &run->job, run->pool, err);
+    allot_status status =
+        calibration_open(&run->calibration, &run->job, run->pool, run->args->calibrated.memory, err);
     if (status == ALLOT_OK)
         status = calibration_read(&run->calibration, &run->args->calibrated, run->progress, err);
     return status;
@@ -270,6 +271,7 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
 {
     char identity[HASH_HEX];
     float **weights = NULL;
+    const int64_t memory = run->args->calibrated.memory;
     allot_status status = job_imatrix_weights(&weights, &run->imatrix, run->job.model, err);
     job_identity(identity, run);
     const struct quantize_job job = {
@@ -281,6 +283,7 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
         .n_keys = run->keys.n_keys,
         .out_path = run->out_path,
         .identity = identity,
+        .memory = memory ? memory : memory_default_limit(),
     };
     if (status == ALLOT_OK)
         status = quantize_write(&job, run->pool, &run->result, run->progress, err);

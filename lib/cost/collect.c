@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/memory.h"
 
 /* Tokens that one call of a layer works on: enough for full speed, few enough to stay small. */
 enum { GROUP_TOKENS = 4096, COLUMNS_PER_ITEM = 64 };
@@ -109,32 +108,60 @@ static bool report_imatrix(void *user, const char *stage, int64_t done, int64_t 
     return outer->report(outer->user, "imatrix", done, total);
 }
 
+/* The sums of all tensors, in double and as the entries' floats. */
+static int64_t sums_bytes(const struct gguf_model *model)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < model->n_tensors; i++)
+        if (gguf_tensor_quantizable(&model->tensors[i]))
+            sum += model->tensors[i].ne[0] * model->tensors[i].ne[2];
+    return sum * (int64_t)(sizeof(double) + sizeof(float));
+}
+
+/* The forward pass, with the states of all windows where the budget allows. */
+static allot_status pass_through(struct collector *c, const struct net *net,
+                                 const struct text_windows *windows, const struct memory_budget *memory,
+                                 const struct allot_progress *progress, struct allot_error *err)
+{
+    const struct net_batch batch = {windows->ids, windows->n, windows->n_ctx};
+    struct net_observer observer = {.user = c, .input = collect_input};
+    struct allot_progress renamed = {.report = report_imatrix, .user = (void *)(uintptr_t)progress};
+    const bool reports = progress != NULL && progress->report != NULL;
+    const int n_threads = pool_threads(c->pool);
+    struct net_needs needs;
+    struct net_placement place;
+    struct net_tape tape = {0};
+    struct spill x = {0};
+    net_forward_needs(&needs, net, batch.n_seqs, batch.n_ctx, GROUP_TOKENS, n_threads);
+    needs.fixed += sums_bytes(net->model) + memory_base(n_threads);
+    allot_status status = net_place(&place, &needs, memory, "the importance matrix", progress, err);
+    if (status == ALLOT_OK)
+        status = net_tape_init(&tape, net, 0, &place, err);
+    if (status == ALLOT_OK)
+        status = spill_new(&x, (size_t)needs.states, place.states_folder, "the states of all windows", err);
+    if (status == ALLOT_OK)
+        status = net_forward(net, c->pool, &batch, x.data, &tape, GROUP_TOKENS, &observer,
+                             reports ? &renamed : NULL, err);
+    spill_release(&x);
+    net_tape_release(&tape);
+    return status;
+}
+
 allot_status imatrix_collect(struct imatrix *out, const struct net *net, struct pool *pool,
                              const struct text_windows *windows, const char *const *datasets,
-                             size_t n_datasets, const struct allot_progress *progress,
-                             struct allot_error *err)
+                             size_t n_datasets, const struct memory_budget *memory,
+                             const struct allot_progress *progress, struct allot_error *err)
 {
-    int64_t n_tensors = net->model->n_tensors, n = windows->n * windows->n_ctx;
+    int64_t n_tensors = net->model->n_tensors;
     struct collector c = {.pool = pool, .model = net->model};
     struct imatrix im = {0};
-    struct allot_progress renamed = {.report = report_imatrix, .user = (void *)(uintptr_t)progress};
-    bool reports = progress != NULL && progress->report != NULL;
-    allot_status status = memory_require((int64_t)sizeof(float) * n * net->n_embd,
-                                         "the states of all windows", "use fewer windows", err);
-    if (status != ALLOT_OK)
-        return status;
+    allot_status status = ALLOT_OK;
     c.sums = calloc((size_t)n_tensors, sizeof *c.sums);
     c.counts = calloc((size_t)n_tensors, sizeof *c.counts);
-    float *x = malloc(sizeof *x * (size_t)(n * net->n_embd));
-    if (c.sums == NULL || c.counts == NULL || x == NULL)
-        status = allot_fail_memory(err, sizeof *x * (size_t)(n * net->n_embd), "the states of all windows");
-    if (status == ALLOT_OK) {
-        struct net_batch batch = {windows->ids, windows->n, windows->n_ctx};
-        struct net_observer observer = {.user = &c, .input = collect_input};
-        status =
-            net_forward(net, pool, &batch, x, NULL, GROUP_TOKENS, &observer, reports ? &renamed : NULL, err);
-    }
-    free(x);
+    if (c.sums == NULL || c.counts == NULL)
+        status = allot_fail_memory(err, (size_t)n_tensors * sizeof *c.sums, "the sums of the importances");
+    if (status == ALLOT_OK)
+        status = pass_through(&c, net, windows, memory, progress, err);
     if (status == ALLOT_OK)
         status = fill_imatrix(&im, &c, windows, datasets, n_datasets, err);
     for (int64_t i = 0; c.sums != NULL && c.counts != NULL && i < n_tensors; i++) {

@@ -9,10 +9,11 @@
 
 /* Sums of squares of the inputs of every linear map of every layer over all windows, as llama-imatrix
  * collects them (the output matrix left out, as there by default). datasets: the names of the texts,
- * for the file's metadata. progress counts layers ("imatrix"). Release with imatrix_release. */
+ * for the file's metadata. memory NULL: no limit. progress counts layers ("imatrix"). Release with
+ * imatrix_release. */
 allot_status imatrix_collect(struct imatrix *out, const struct net *net, struct pool *pool,
                              const struct text_windows *windows, const char *const *datasets,
-                             size_t n_datasets, const struct allot_progress *progress,
-                             struct allot_error *err);
+                             size_t n_datasets, const struct memory_budget *memory,
+                             const struct allot_progress *progress, struct allot_error *err);
 
 #endif

@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/memory.h"
 #include "cost/project.h"
 #include "quant/quant.h"
 
@@ -167,6 +166,7 @@ static allot_status fisher_lookup(void *user, const struct net_lookup *lookup, s
     allot_status status = find_projection(f, lookup->tensor, &p, err);
     if (status == ALLOT_OK)
         status = projection_add_lookup(p, f->pool, f->net->model, lookup, &f->times, err);
+    gguf_tensor_forget(lookup->tensor);
     return status;
 }
 
@@ -240,28 +240,37 @@ static allot_status fisher_done(void *user, const struct gguf_tensor *tensor, st
 
 /* ---- The run ------------------------------------------------------------------------------------------ */
 
-static allot_status run_passes(struct fisher *f, const struct text_windows *windows,
-                               struct fisher_result *result, struct allot_error *err)
+/* Where the passes' blocks go. */
+static allot_status place_blocks(struct net_placement *place, const struct fisher *f,
+                                 const struct text_windows *windows, struct allot_error *err)
+{
+    const int n_threads = pool_threads(f->pool);
+    const int32_t chunk = f->options->chunk;
+    struct net_needs needs;
+    int64_t projection = 0;
+    net_backward_needs(&needs, f->net, windows->n, windows->n_ctx, n_threads);
+    for (int64_t i = 0; i < f->net->model->n_tensors; i++) {
+        const struct candidate *c = &f->candidates[i];
+        int64_t bytes = 0;
+        if (c->wanted)
+            bytes = projection_bytes(&f->net->model->tensors[i], c->n_types, f->n_tokens / chunk, chunk,
+                                     n_threads);
+        projection = bytes > projection ? bytes : projection;
+    }
+    needs.fixed += projection + memory_base(n_threads);
+    return net_place(place, &needs, f->options->memory, "the costs", f->progress, err);
+}
+
+/* Forward, labels, backward. */
+static allot_status pass_through(struct fisher *f, const struct net_batch *batch, float *x,
+                                 struct net_tape *tape, struct fisher_result *result, struct allot_error *err)
 {
     const struct net *net = f->net;
-    struct net_batch batch = {windows->ids, windows->n, windows->n_ctx};
     struct net_observer observer = {
         .user = f, .wants = fisher_wants, .map = fisher_map, .lookup = fisher_lookup, .done = fisher_done};
     struct net_targets targets = {0};
-    size_t state = sizeof(float) * (size_t)(f->n_tokens * net->n_embd);
-    allot_status status =
-        memory_require(net_backward_bytes(net, windows->n, windows->n_ctx, pool_threads(f->pool)),
-                       "the costs of these calibration sequences", "use fewer or shorter ones", err);
-    if (status != ALLOT_OK)
-        return status;
-    float *x = malloc(state), *states = malloc(state * (size_t)net->n_layers);
-    if (x == NULL || states == NULL)
-        status = allot_fail_memory(err, state * (size_t)(net->n_layers + 1), "the states of all layers");
-    if (status == ALLOT_OK)
-        status = quant_prepare(f->options->types, f->options->n_types, f->progress, err);
     double start = seconds_now();
-    if (status == ALLOT_OK)
-        status = net_forward(net, f->pool, &batch, x, states, f->n_tokens, NULL, f->progress, err);
+    allot_status status = net_forward(net, f->pool, batch, x, tape, f->n_tokens, NULL, f->progress, err);
     if (status == ALLOT_OK)
         status = net_targets_draw(&targets, net, f->pool, x, f->n_tokens, f->options->seed, err);
     result->seconds_forward = seconds_now() - start;
@@ -269,11 +278,30 @@ static allot_status run_passes(struct fisher *f, const struct text_windows *wind
     if (status == ALLOT_OK)
         status = allot_report(f->progress, err, "costs", 0, f->weights_total);
     if (status == ALLOT_OK)
-        status = net_backward(net, f->pool, &batch, x, states, &targets, &observer, NULL, err);
+        status = net_backward(net, f->pool, batch, x, tape, &targets, &observer, NULL, err);
     result->seconds_backward = seconds_now() - start;
     net_targets_release(&targets);
-    free(x);
-    free(states);
+    return status;
+}
+
+static allot_status run_passes(struct fisher *f, const struct text_windows *windows,
+                               struct fisher_result *result, struct allot_error *err)
+{
+    const struct net_batch batch = {windows->ids, windows->n, windows->n_ctx};
+    struct net_tape tape = {0};
+    struct spill x = {0};
+    allot_status status = quant_prepare(f->options->types, f->options->n_types, f->progress, err);
+    if (status == ALLOT_OK)
+        status = place_blocks(&result->place, f, windows, err);
+    if (status == ALLOT_OK)
+        status = net_tape_init(&tape, f->net, f->n_tokens, &result->place, err);
+    if (status == ALLOT_OK)
+        status = spill_new(&x, sizeof(float) * (size_t)(f->n_tokens * f->net->n_embd),
+                           result->place.activations_folder, "the final states", err);
+    if (status == ALLOT_OK)
+        status = pass_through(f, &batch, x.data, &tape, result, err);
+    spill_release(&x);
+    net_tape_release(&tape);
     return status;
 }
 

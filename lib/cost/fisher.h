@@ -28,6 +28,7 @@ struct fisher_options {
     uint64_t seed;               /* of the labels */
     const enum ggml_type *types; /* candidates, legal ones are used for each tensor */
     size_t n_types;
+    const struct memory_budget *memory; /* NULL: no limit; results do not depend on it */
 };
 
 #define FISHER_DEFAULT_CHUNK 16
@@ -46,6 +47,7 @@ struct fisher_result {
     int64_t n_resumed;                        /* and those found complete in the archive */
     double seconds_forward, seconds_backward; /* backward includes costs */
     double seconds_quantize, seconds_product; /* sums over threads, within backward */
+    struct net_placement place;               /* of the passes' blocks; zeros if nothing was lacking */
 };
 
 /* Types a tensor can take: its row consists of whole blocks, and ggml does not need an importance

@@ -55,6 +55,24 @@ void projection_free(struct projection *p)
     free(p);
 }
 
+/* A token of the batch and the embedding row that it looks up. */
+struct occurrence {
+    int32_t id;
+    int64_t token; /* position in the batch */
+};
+
+int64_t projection_bytes(const struct gguf_tensor *tensor, size_t n_types, int64_t n_chunks, int32_t chunk,
+                         int n_threads)
+{
+    const int64_t types = (int64_t)n_types, row = tensor->ne[0], n_tokens = n_chunks * chunk;
+    const int64_t item = row > ITEM_WEIGHTS ? row : ITEM_WEIGHTS;
+    const int64_t worker = item * (types + 1 + CHUNK_GROUP + 1) * (int64_t)sizeof(float);
+    const int64_t map = WAVE_ITEMS * n_chunks * types * (int64_t)sizeof(float);
+    const int64_t lookup = n_tokens * (types * (int64_t)sizeof(float) + (int64_t)sizeof(struct occurrence));
+    return n_threads * worker + (map > lookup ? map : lookup) + n_chunks * types * (int64_t)sizeof(double) +
+           row * tensor->ne[2] * (int64_t)sizeof(float);
+}
+
 /* ---- What maps and lookups share: the errors of some rows in every type ------------------------- */
 
 /* One thread's buffers and verdicts. */
@@ -206,11 +224,6 @@ allot_status projection_add_map(struct projection *p, struct pool *pool, const s
 }
 
 /* ---- Embedding rows ------------------------------------------------------------------------------- */
-
-struct occurrence {
-    int32_t id;
-    int64_t token; /* position in the batch */
-};
 
 struct lookup_pass {
     struct projection *p;

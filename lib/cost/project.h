@@ -34,6 +34,9 @@ allot_status projection_new(struct projection **out, const struct gguf_tensor *t
                             const enum ggml_type *types, size_t n_types, float *weights, int32_t chunk,
                             int64_t n_chunks, struct allot_error *err);
 void projection_free(struct projection *p);
+/* Bytes that a projection and the adding to it take at most. */
+int64_t projection_bytes(const struct gguf_tensor *tensor, size_t n_types, int64_t n_chunks, int32_t chunk,
+                         int n_threads);
 
 /* Adds a row range of a linear map. */
 allot_status projection_add_map(struct projection *p, struct pool *pool, const struct net_map *map,

@@ -84,6 +84,7 @@ const char *gguf_array_next_string(const uint8_t **at, size_t *len);
 
 /* Drops the mapped pages of a tensor (madvise), so that a streaming pass stays small. */
 void gguf_tensor_forget(const struct gguf_tensor *tensor);
+void gguf_tensor_forget_rows(const struct gguf_tensor *tensor, int64_t first, int64_t n_rows);
 
 /* llama.cpp v0.4.0's rule (src/llama-quant.cpp, tensor_allows_quantization): would llama-quantize
  * change this tensor's type? */

@@ -230,6 +230,11 @@ void gguf_tensor_forget(const struct gguf_tensor *tensor)
     forget(tensor->data, (size_t)tensor->n_bytes);
 }
 
+void gguf_tensor_forget_rows(const struct gguf_tensor *tensor, int64_t first, int64_t n_rows)
+{
+    forget(tensor->data + first * tensor->row_bytes, (size_t)(n_rows * tensor->row_bytes));
+}
+
 allot_status gguf_model_sha256(const struct gguf_model *model, char hex[static 65],
                                const struct allot_progress *progress, struct allot_error *err)
 {

@@ -12,17 +12,25 @@
 #include "net/gemm.h"
 #include "net/linear.h"
 
+/* Maximum and sum of exponentials above it, of one token's logits in one block. */
+struct block_sum {
+    float top;
+    double sum;
+};
+
 /* Buffers for walking the vocabulary with the normed states of n tokens. */
 struct head {
     const struct net *net;
     struct pool *pool;
-    int64_t n, block;   /* rows per block: HEAD_BLOCK or the whole vocabulary */
-    float *norm_weight; /* [n_embd] */
-    float *inv_rms;     /* [n] */
-    float *xn;          /* (n, n_embd) */
-    float *w;           /* (block, n_embd) */
-    float *logits;      /* (n, block) */
-    float *bias;        /* [n_vocab], or NULL */
+    int64_t n, block;    /* rows per block: HEAD_BLOCK or the whole vocabulary */
+    float *norm_weight;  /* [n_embd] */
+    float *inv_rms;      /* [n] */
+    float *w;            /* (block, n_embd) */
+    struct spill tokens; /* holds the following */
+    float *xn;           /* (n, n_embd) */
+    float *dxn;          /* (n, n_embd): gradient of xn, or what the caller likes */
+    float *logits;       /* (n, block) */
+    float *bias;         /* [n_vocab], or NULL */
 };
 
 static int64_t block_rows(const struct net *net)
@@ -30,50 +38,69 @@ static int64_t block_rows(const struct net *net)
     return net->n_vocab < HEAD_BLOCK ? net->n_vocab : HEAD_BLOCK;
 }
 
-int64_t head_bytes(const struct net *net, int64_t n)
+int64_t head_token_bytes(const struct net *net, int64_t n)
 {
-    int64_t block = block_rows(net);
+    return (int64_t)sizeof(float) * n * (2 * net->n_embd + block_rows(net));
+}
+
+int64_t head_fixed_bytes(const struct net *net, int64_t n)
+{
+    int64_t block = block_rows(net), group = n < HEAD_GROUP ? n : HEAD_GROUP;
+    int64_t sums = (net->n_vocab + block - 1) / block * (int64_t)sizeof(struct block_sum);
     int64_t bias = net->output_bias != NULL ? net->n_vocab : 0;
-    return (int64_t)sizeof(float) *
-           (net->n_embd + n + n * net->n_embd * 2 + block * net->n_embd + n * block + bias);
+    return (int64_t)sizeof(float) * (block * net->n_embd + net->n_embd + n + bias) +
+           head_token_bytes(net, group) + group * sums;
 }
 
 static void head_release(struct head *h)
 {
     free(h->norm_weight);
     free(h->inv_rms);
-    free(h->xn);
     free(h->w);
-    free(h->logits);
     free(h->bias);
+    spill_release(&h->tokens);
     *h = (struct head){0};
 }
 
-/* Norms the final states. */
+/* Norms the final states. folder: as in head_backward. */
 static allot_status head_init(struct head *h, const struct net *net, struct pool *pool, const float *x,
-                              int64_t n, struct allot_error *err)
+                              int64_t n, const char *folder, struct allot_error *err)
 {
     *h = (struct head){.net = net, .pool = pool, .n = n, .block = block_rows(net)};
-    size_t d = (size_t)net->n_embd, rows = (size_t)h->block, tokens = (size_t)n;
+    size_t d = (size_t)net->n_embd;
     h->norm_weight = malloc(sizeof(float) * d);
-    h->inv_rms = malloc(sizeof(float) * tokens);
-    h->xn = malloc(sizeof(float) * tokens * d);
-    h->w = malloc(sizeof(float) * rows * d);
-    h->logits = malloc(sizeof(float) * tokens * rows);
+    h->inv_rms = malloc(sizeof(float) * (size_t)n);
+    h->w = malloc(sizeof(float) * (size_t)h->block * d);
+    allot_status status = ALLOT_OK;
     bool biased = net->output_bias != NULL;
     if (biased)
         h->bias = malloc(sizeof(float) * (size_t)net->n_vocab);
-    allot_status status = ALLOT_OK;
-    if (!h->norm_weight || !h->inv_rms || !h->xn || !h->w || !h->logits || (biased && !h->bias))
-        status = allot_fail_memory(err, (size_t)head_bytes(net, n), "the output layer");
-    if (status == ALLOT_OK && biased)
-        status = gguf_tensor_to_f32(net->model, net->output_bias, 0, 1, h->bias, NULL, err);
+    if (!h->norm_weight || !h->inv_rms || !h->w || (biased && !h->bias))
+        status = allot_fail_memory(err, sizeof(float) * (size_t)h->block * d, "the output layer");
+    if (status == ALLOT_OK)
+        status = spill_new(&h->tokens, (size_t)head_token_bytes(net, n), folder,
+                           "the states of the output layer", err);
     if (status == ALLOT_OK)
         status = gguf_tensor_to_f32(net->model, net->output_norm, 0, 1, h->norm_weight, NULL, err);
-    if (status == ALLOT_OK)
-        rms_norm_forward(pool, h->xn, h->inv_rms, x, h->norm_weight, n, net->n_embd, net->rms_eps);
-    else
+    if (status == ALLOT_OK && biased)
+        status = gguf_tensor_to_f32(net->model, net->output_bias, 0, 1, h->bias, NULL, err);
+    if (status != ALLOT_OK) {
         head_release(h);
+        return status;
+    }
+    h->xn = h->tokens.data;
+    h->dxn = h->xn + n * net->n_embd;
+    h->logits = h->dxn + n * net->n_embd;
+    rms_norm_forward(pool, h->xn, h->inv_rms, x, h->norm_weight, n, net->n_embd, net->rms_eps);
+    return ALLOT_OK;
+}
+
+/* Rows [first, first + n_rows) of the output matrix. */
+static allot_status load_rows(struct head *h, int64_t first, int64_t n_rows, struct allot_error *err)
+{
+    allot_status status =
+        gguf_tensor_to_f32(h->net->model, h->net->output, first, n_rows, h->w, h->pool, err);
+    gguf_tensor_forget_rows(h->net->output, first, n_rows);
     return status;
 }
 
@@ -111,8 +138,7 @@ static allot_status head_block(struct head *h, int64_t first, int64_t *n_rows, s
 {
     int64_t left = h->net->n_vocab - first;
     *n_rows = left < h->block ? left : h->block;
-    allot_status status =
-        gguf_tensor_to_f32(h->net->model, h->net->output, first, *n_rows, h->w, h->pool, err);
+    allot_status status = load_rows(h, first, *n_rows, err);
     if (status == ALLOT_OK)
         head_logits(h, h->xn, h->n, first, *n_rows);
     return status;
@@ -124,7 +150,7 @@ allot_status net_log_probs(const struct net *net, struct pool *pool, const float
                            float *log_probs, struct allot_error *err)
 {
     struct head h;
-    allot_status status = head_init(&h, net, pool, x, n, err);
+    allot_status status = head_init(&h, net, pool, x, n, NULL, err);
     if (status != ALLOT_OK)
         return status;
     for (int64_t first = 0, rows; first < net->n_vocab && status == ALLOT_OK; first += rows) {
@@ -147,12 +173,6 @@ allot_status net_log_probs(const struct net *net, struct pool *pool, const float
 }
 
 /* ---- Drawing labels --------------------------------------------------------------------------------- */
-
-/* Maximum and sum of exponentials above it, of one token's logits in one block. */
-struct block_sum {
-    float top;
-    double sum;
-};
 
 struct summing {
     const struct head *h;
@@ -209,9 +229,10 @@ static int32_t draw_in_block(const float *logits, int64_t rows, double fraction)
 
 /* Computes the logits of the tokens whose draw falls into block b, and finishes their draw. */
 static allot_status draw_block(struct head *h, int64_t b, const int64_t *chosen, const double *rest,
-                               struct net_targets *targets, float *gathered, struct allot_error *err)
+                               int32_t *labels, struct allot_error *err)
 {
     const struct net *net = h->net;
+    float *gathered = h->dxn;
     int64_t first = b * h->block, m = 0;
     for (int64_t t = 0; t < h->n; t++)
         if (chosen[t] == b)
@@ -220,18 +241,19 @@ static allot_status draw_block(struct head *h, int64_t b, const int64_t *chosen,
     if (m == 0)
         return ALLOT_OK;
     int64_t rows = net->n_vocab - first < h->block ? net->n_vocab - first : h->block;
-    allot_status status = gguf_tensor_to_f32(net->model, net->output, first, rows, h->w, h->pool, err);
+    allot_status status = load_rows(h, first, rows, err);
     if (status != ALLOT_OK)
         return status;
     head_logits(h, gathered, m, first, rows);
     m = 0;
     for (int64_t t = 0; t < h->n; t++)
         if (chosen[t] == b)
-            targets->labels[t] = (int32_t)first + draw_in_block(h->logits + m++ * rows, rows, rest[t]);
+            labels[t] = (int32_t)first + draw_in_block(h->logits + m++ * rows, rows, rest[t]);
     return ALLOT_OK;
 }
 
-static allot_status draw_labels(struct head *h, struct net_targets *targets, uint64_t seed,
+/* Labels and lse of the head's tokens, of which the first stands at `position` in the batch. */
+static allot_status draw_labels(struct head *h, int32_t *labels, float *lse, int64_t position, uint64_t seed,
                                 struct allot_error *err)
 {
     const struct net *net = h->net;
@@ -239,10 +261,9 @@ static allot_status draw_labels(struct head *h, struct net_targets *targets, uin
     struct block_sum *sums = malloc(sizeof *sums * (size_t)(h->n * n_blocks));
     int64_t *chosen = malloc(sizeof *chosen * (size_t)h->n);
     double *rest = malloc(sizeof *rest * (size_t)h->n);
-    float *gathered = malloc(sizeof *gathered * (size_t)(h->n * net->n_embd));
     allot_status status = ALLOT_OK;
-    if (!sums || !chosen || !rest || !gathered)
-        status = allot_fail_memory(err, sizeof(float) * (size_t)(h->n * net->n_embd), "drawing labels");
+    if (!sums || !chosen || !rest)
+        status = allot_fail_memory(err, sizeof *sums * (size_t)(h->n * n_blocks), "drawing labels");
     for (int64_t b = 0; b < n_blocks && status == ALLOT_OK; b++) {
         struct summing s = {.h = h, .b = b, .n_blocks = n_blocks, .sums = sums};
         status = head_block(h, b * h->block, &s.rows, err);
@@ -250,38 +271,40 @@ static allot_status draw_labels(struct head *h, struct net_targets *targets, uin
             pool_run(h->pool, h->n, sum_token, &s);
     }
     for (int64_t t = 0; t < h->n && status == ALLOT_OK; t++)
-        chosen[t] = choose_block(sums + t * n_blocks, n_blocks, rng_uniform(seed, (uint64_t)t),
-                                 &targets->lse[t], &rest[t]);
+        chosen[t] = choose_block(sums + t * n_blocks, n_blocks, rng_uniform(seed, (uint64_t)(position + t)),
+                                 &lse[t], &rest[t]);
     for (int64_t b = 0; b < n_blocks && status == ALLOT_OK; b++)
-        status = draw_block(h, b, chosen, rest, targets, gathered, err);
+        status = draw_block(h, b, chosen, rest, labels, err);
     free(sums);
     free(chosen);
     free(rest);
-    free(gathered);
     return status;
 }
 
 allot_status net_targets_draw(struct net_targets *targets, const struct net *net, struct pool *pool,
                               const float *x, int64_t n, uint64_t seed, struct allot_error *err)
 {
-    struct head h;
-    allot_status status = head_init(&h, net, pool, x, n, err);
-    if (status != ALLOT_OK)
-        return status;
+    allot_status status = ALLOT_OK;
     *targets = (struct net_targets){.n = n};
     targets->labels = malloc(sizeof(int32_t) * (size_t)n);
     targets->lse = malloc(sizeof(float) * (size_t)n);
     if (targets->labels == NULL || targets->lse == NULL)
         status = allot_fail_memory(err, 8 * (size_t)n, "labels");
-    if (status == ALLOT_OK)
-        status = draw_labels(&h, targets, seed, err);
+    for (int64_t first = 0; first < n && status == ALLOT_OK; first += HEAD_GROUP) {
+        struct head h;
+        status = head_init(&h, net, pool, x + first * net->n_embd,
+                           n - first < HEAD_GROUP ? n - first : HEAD_GROUP, NULL, err);
+        if (status != ALLOT_OK)
+            break;
+        status = draw_labels(&h, targets->labels + first, targets->lse + first, first, seed, err);
+        head_release(&h);
+    }
     for (int64_t t = 0; t < n && status == ALLOT_OK; t++)
         if (!isfinite(targets->lse[t]))
             status = allot_fail(err, ALLOT_ERR_NUMERIC,
                                 "%s: the forward pass gives logits that are not finite", net->model->path);
     if (status != ALLOT_OK)
         net_targets_release(targets);
-    head_release(&h);
     return status;
 }
 
@@ -325,7 +348,7 @@ static void logit_gradient_token(void *user, int64_t t, int thread)
         row[v] *= g->net->logit_scale;
 }
 
-static allot_status norm_gradient(struct head *h, float *dx, const float *dxn, const float *x,
+static allot_status norm_gradient(struct head *h, float *dx, const float *x,
                                   const struct net_observer *observer, struct allot_error *err)
 {
     const struct net *net = h->net;
@@ -334,7 +357,7 @@ static allot_status norm_gradient(struct head *h, float *dx, const float *dxn, c
     if (wanted && dw == NULL)
         return allot_fail_memory(err, (size_t)net->n_embd * sizeof *dw, net->output_norm->name);
     memset(dx, 0, sizeof(float) * (size_t)(h->n * net->n_embd));
-    rms_norm_backward(h->pool, dx, dw, dxn, x, h->norm_weight, h->inv_rms, h->n, net->n_embd);
+    rms_norm_backward(h->pool, dx, dw, h->dxn, x, h->norm_weight, h->inv_rms, h->n, net->n_embd);
     allot_status status =
         wanted ? observer->vector(observer->user, net->output_norm, dw, net->n_embd, err) : ALLOT_OK;
     free(dw);
@@ -343,19 +366,16 @@ static allot_status norm_gradient(struct head *h, float *dx, const float *dxn, c
 
 allot_status head_backward(const struct net *net, struct pool *pool, float *dx, const float *x, int64_t n,
                            const struct net_targets *targets, const struct net_observer *observer,
-                           struct allot_error *err)
+                           const char *folder, struct allot_error *err)
 {
     struct head h;
-    float *dxn = NULL;
-    allot_status status = head_init(&h, net, pool, x, n, err);
+    allot_status status = head_init(&h, net, pool, x, n, folder, err);
     if (status != ALLOT_OK)
         return status;
-    dxn = malloc(sizeof *dxn * (size_t)(n * net->n_embd));
     bool vectors = observer != NULL && observer->vector != NULL && net->output_bias != NULL;
     double *dbias = vectors ? calloc((size_t)net->n_vocab, sizeof *dbias) : NULL;
-    if (dxn == NULL || (vectors && dbias == NULL))
-        status =
-            allot_fail_memory(err, sizeof *dxn * (size_t)(n * net->n_embd), "gradients of the output layer");
+    if (vectors && dbias == NULL)
+        status = allot_fail_memory(err, (size_t)net->n_vocab * sizeof *dbias, net->output_bias->name);
     for (int64_t first = 0, rows; first < net->n_vocab && status == ALLOT_OK; first += rows) {
         status = head_block(&h, first, &rows, err);
         if (status != ALLOT_OK)
@@ -364,7 +384,7 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
         pool_run(pool, n, logit_gradient_token, &g);
         if (vectors)
             bias_backward(dbias + first, h.logits, n, rows);
-        gemm_backward(pool, dxn, h.logits, h.w, n, rows, net->n_embd, first > 0);
+        gemm_backward(pool, h.dxn, h.logits, h.w, n, rows, net->n_embd, first > 0);
         struct net_map map = {.tensor = net->output,
                               .first_row = first,
                               .n_rows = rows,
@@ -380,9 +400,8 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
     if (status == ALLOT_OK && vectors)
         status = observer->vector(observer->user, net->output_bias, dbias, net->n_vocab, err);
     if (status == ALLOT_OK)
-        status = norm_gradient(&h, dx, dxn, x, observer, err);
+        status = norm_gradient(&h, dx, x, observer, err);
     free(dbias);
-    free(dxn);
     head_release(&h);
     return status;
 }

@@ -17,31 +17,26 @@ static int64_t round_up(int64_t n)
     return (n + 15) / 16 * 16;
 }
 
-static float *allocate_floats(int64_t n, const char *what, struct allot_error *err)
-{
-    float *p = aligned_alloc(64, sizeof(float) * (size_t)round_up(n));
-    if (p == NULL)
-        allot_fail_memory(err, sizeof(float) * (size_t)n, what);
-    return p;
-}
-
 static int64_t expert_floats(const struct net *net)
 {
     return net->n_experts > 0 ? round_up(net->n_ff * net->n_embd) : 0;
 }
 
-int64_t layer_weights_floats(const struct net *net)
+int64_t layer_weights_bytes(const struct net *net)
 {
-    return net->max_layer_weights + 16 * NET_N_SLOTS + 3 * expert_floats(net);
+    return (int64_t)sizeof(float) *
+           round_up(net->max_layer_weights + 16 * NET_N_SLOTS + 3 * expert_floats(net));
 }
 
 allot_status layer_weights_init(struct layer_weights *weights, const struct net *net, struct allot_error *err)
 {
     *weights = (struct layer_weights){0};
-    weights->arena = allocate_floats(layer_weights_floats(net), "the weights of a layer", err);
-    for (int i = 0; i < 3 && weights->arena != NULL && net->n_experts > 0; i++)
+    weights->arena = aligned_alloc(64, (size_t)layer_weights_bytes(net));
+    if (weights->arena == NULL)
+        return allot_fail_memory(err, (size_t)layer_weights_bytes(net), "the weights of a layer");
+    for (int i = 0; i < 3 && net->n_experts > 0; i++)
         weights->expert[i] = weights->arena + i * expert_floats(net);
-    return weights->arena == NULL ? ALLOT_ERR_MEMORY : ALLOT_OK;
+    return ALLOT_OK;
 }
 
 void layer_weights_release(struct layer_weights *weights)
@@ -138,20 +133,20 @@ int64_t layer_acts_floats(const struct net *net, int64_t n)
     return lay_out_acts(&acts, net, n, NULL);
 }
 
-allot_status layer_acts_init(struct layer_acts *acts, const struct net *net, int64_t n,
+allot_status layer_acts_init(struct layer_acts *acts, const struct net *net, int64_t n, const char *folder,
                              struct allot_error *err)
 {
     *acts = (struct layer_acts){0};
-    acts->arena = allocate_floats(layer_acts_floats(net, n), "activations", err);
-    if (acts->arena == NULL)
-        return ALLOT_ERR_MEMORY;
-    lay_out_acts(acts, net, n, acts->arena);
-    return ALLOT_OK;
+    allot_status status = spill_new(&acts->arena, sizeof(float) * (size_t)layer_acts_floats(net, n), folder,
+                                    "the activations of a layer", err);
+    if (status == ALLOT_OK)
+        lay_out_acts(acts, net, n, acts->arena.data);
+    return status;
 }
 
 void layer_acts_release(struct layer_acts *acts)
 {
-    free(acts->arena);
+    spill_release(&acts->arena);
     *acts = (struct layer_acts){0};
 }
 
@@ -230,17 +225,16 @@ static allot_status make_rope_tables(struct layer_work *work, const struct net *
 }
 
 allot_status layer_work_init(struct layer_work *work, const struct net *net, int64_t n_seqs, int64_t n_ctx,
-                             bool backward, int n_threads, struct allot_error *err)
+                             bool backward, int n_threads, const char *folder, struct allot_error *err)
 {
     *work = (struct layer_work){.n_seqs = n_seqs, .n_ctx = n_ctx};
+    int64_t floats = layer_work_floats(net, n_seqs, n_ctx, backward, n_threads);
     allot_status status = make_rope_tables(work, net, err);
-    if (status == ALLOT_OK) {
-        work->arena =
-            allocate_floats(layer_work_floats(net, n_seqs, n_ctx, backward, n_threads), "activations", err);
-        status = work->arena == NULL ? ALLOT_ERR_MEMORY : ALLOT_OK;
-    }
     if (status == ALLOT_OK)
-        lay_out_work(work, net, backward, n_threads, work->arena);
+        status =
+            spill_new(&work->arena, sizeof(float) * (size_t)floats, folder, "the buffers of a layer", err);
+    if (status == ALLOT_OK)
+        lay_out_work(work, net, backward, n_threads, work->arena.data);
     else
         layer_work_release(work);
     return status;
@@ -250,7 +244,7 @@ void layer_work_release(struct layer_work *work)
 {
     rope_table_release(&work->ropes[0]);
     rope_table_release(&work->ropes[1]);
-    free(work->arena);
+    spill_release(&work->arena);
     *work = (struct layer_work){0};
 }
 

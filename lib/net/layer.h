@@ -28,13 +28,13 @@ allot_status layer_weights_init(struct layer_weights *weights, const struct net 
 void layer_weights_release(struct layer_weights *weights);
 allot_status layer_weights_load(struct layer_weights *weights, const struct net *net, int64_t il,
                                 struct pool *pool, struct allot_error *err);
-/* Floats that layer_weights_init allocates. */
-int64_t layer_weights_floats(const struct net *net);
+/* Bytes that layer_weights_init allocates. */
+int64_t layer_weights_bytes(const struct net *net);
 
 /* What the way back needs of one layer's way forward. For experts gate and up hold a row for each pair of a
  * token and an expert it took, in the order of struct routing. */
 struct layer_acts {
-    float *arena;
+    struct spill arena;
     float *q_in, *k_in;        /* before their norms, where they have any */
     float *q, *k, *v;          /* as attention takes them */
     float *attn;               /* its output */
@@ -54,7 +54,7 @@ struct routing {
 
 /* Buffers for work on n tokens, and, if made for the way back, for gradients. */
 struct layer_work {
-    float *arena;
+    struct spill arena;
     int64_t n_seqs, n_ctx;
     struct rope_table ropes[2];
     struct routing routing;
@@ -65,15 +65,20 @@ struct layer_work {
     float *rows_x, *rows_y; /* (n, n_embd) of the tokens of one expert */
     float *dh, *dnorm, *dbranch, *dattn, *dq, *dk, *dv, *dgate, *dup, *dprobs, *dweights;
 };
+/* folder: where the buffers go as a file; NULL: memory. */
 allot_status layer_work_init(struct layer_work *work, const struct net *net, int64_t n_seqs, int64_t n_ctx,
-                             bool backward, int n_threads, struct allot_error *err);
+                             bool backward, int n_threads, const char *folder, struct allot_error *err);
 void layer_work_release(struct layer_work *work);
+/* Floats that layer_work_init allocates. */
 int64_t layer_work_floats(const struct net *net, int64_t n_seqs, int64_t n_ctx, bool backward, int n_threads);
 
-allot_status layer_acts_init(struct layer_acts *acts, const struct net *net, int64_t n,
+allot_status layer_acts_init(struct layer_acts *acts, const struct net *net, int64_t n, const char *folder,
                              struct allot_error *err);
 void layer_acts_release(struct layer_acts *acts);
 int64_t layer_acts_floats(const struct net *net, int64_t n);
+
+/* Sequences that a forward pass that leaves no tape takes through a layer at a time. */
+int64_t net_group_seqs(int64_t n_seqs, int64_t n_ctx, int64_t group_tokens);
 
 /* A layer's pass over some sequences. */
 struct layer_call {

@@ -16,6 +16,7 @@
 
 #include "base/pool.h"
 #include "gguf/model.h"
+#include "net/tape.h"
 
 /* The tensors of one layer. The feed-forward part is either dense or a router and experts (stacks of
  * matrices), with or without a shared expert. */
@@ -148,11 +149,11 @@ struct net_batch {
     int64_t n_seqs, n_ctx;
 };
 
-/* Forward. x (n, n_embd) receives the input of the output norm; states, unless NULL, the input of
- * every layer: (n_layers, n, n_embd). Layers work on at most group_tokens tokens at a time (whole
- * sequences, at least one) to bound memory. progress counts layers. */
+/* Forward. x (n, n_embd) receives the input of the output norm; tape, unless NULL, says where the work is
+ * done and keeps what net_backward wants. Without states to keep, layers work on at most group_tokens tokens
+ * at a time (whole sequences, at least one) to bound memory. progress counts layers. */
 allot_status net_forward(const struct net *net, struct pool *pool, const struct net_batch *batch, float *x,
-                         float *states, int64_t group_tokens, const struct net_observer *observer,
+                         struct net_tape *tape, int64_t group_tokens, const struct net_observer *observer,
                          const struct allot_progress *progress, struct allot_error *err);
 
 /* Natural log-probabilities (n, n_vocab) for the final states x (n, n_embd) of n tokens. */
@@ -171,14 +172,11 @@ allot_status net_targets_draw(struct net_targets *targets, const struct net *net
                               const float *x, int64_t n, uint64_t seed, struct allot_error *err);
 void net_targets_release(struct net_targets *targets);
 
-/* Backward from sum_t log p(label_t), with x and states as net_forward left them. progress counts
- * layers, the head as the first and the embedding as the last. */
+/* Backward from sum_t log p(label_t), with x and tape as net_forward left them; the tape is spent then.
+ * progress counts layers, the head as the first and the embedding as the last. */
 allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch,
-                          const float *x, const float *states, const struct net_targets *targets,
+                          const float *x, struct net_tape *tape, const struct net_targets *targets,
                           const struct net_observer *observer, const struct allot_progress *progress,
                           struct allot_error *err);
-
-/* Bytes that forward with states and backward need for n tokens, states included, observers not. */
-int64_t net_backward_bytes(const struct net *net, int64_t n_seqs, int64_t n_ctx, int n_threads);
 
 #endif

@@ -1,6 +1,5 @@
 /* pass.c - the streamed forward and backward passes.  SPDX-License-Identifier: MIT */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -45,38 +44,65 @@ static allot_status forward_layer(struct layer_call *c, const struct net_batch *
     return status;
 }
 
+int64_t net_group_seqs(int64_t n_seqs, int64_t n_ctx, int64_t group_tokens)
+{
+    int64_t group = group_tokens / n_ctx;
+    group = group < 1 ? 1 : group;
+    return group > n_seqs ? n_seqs : group;
+}
+
+/* The states of layer il, which the tape keeps. */
+static float *layer_input(const struct net *net, const struct net_tape *tape, int64_t il, int64_t n)
+{
+    return (float *)tape->states.data + il * n * net->n_embd;
+}
+
+/* Where the tape keeps what is inside layer il; NULL: nowhere. */
+static struct layer_acts *kept_acts(const struct net_tape *tape, int64_t il)
+{
+    int64_t i = tape == NULL ? -1 : il - (tape->n_layers - tape->n_kept);
+    return i < 0 ? NULL : &tape->kept[i];
+}
+
 allot_status net_forward(const struct net *net, struct pool *pool, const struct net_batch *batch, float *x,
-                         float *states, int64_t group_tokens, const struct net_observer *observer,
+                         struct net_tape *tape, int64_t group_tokens, const struct net_observer *observer,
                          const struct allot_progress *progress, struct allot_error *err)
 {
     struct layer_weights weights = {0};
     struct layer_work work = {0};
     struct layer_acts acts = {0};
-    int64_t n = batch->n_seqs * batch->n_ctx, group = group_tokens / batch->n_ctx;
-    group = group < 1 ? 1 : group;
-    group = group > batch->n_seqs ? batch->n_seqs : group;
+    const char *folder = tape != NULL ? tape->place.activations_folder : NULL;
+    bool taped = tape != NULL && tape->states.data != NULL;
+    int64_t n = batch->n_seqs * batch->n_ctx,
+            n_group = taped ? batch->n_seqs : net_group_seqs(batch->n_seqs, batch->n_ctx, group_tokens);
+    size_t state_bytes = sizeof(float) * (size_t)(n * net->n_embd);
     allot_status status = check_batch(net, batch, err);
     if (status == ALLOT_OK)
         status = layer_weights_init(&weights, net, err);
     if (status == ALLOT_OK)
-        status = layer_work_init(&work, net, group, batch->n_ctx, false, pool_threads(pool), err);
-    if (status == ALLOT_OK)
-        status = layer_acts_init(&acts, net, group * batch->n_ctx, err);
+        status = layer_work_init(&work, net, n_group, batch->n_ctx, false, pool_threads(pool), folder, err);
+    if (status == ALLOT_OK && (!taped || tape->n_kept < net->n_layers))
+        status = layer_acts_init(&acts, net, n_group * batch->n_ctx, folder, err);
     if (status == ALLOT_OK)
         status = embed(net, pool, batch, x, err);
     for (int64_t il = 0; il < net->n_layers && status == ALLOT_OK; il++) {
         status = allot_report(progress, err, "forward", il, net->n_layers);
         if (status == ALLOT_OK)
             status = layer_weights_load(&weights, net, il, pool, err);
+        struct layer_acts *kept = taped ? kept_acts(tape, il) : NULL;
+        if (status == ALLOT_OK && kept != NULL && kept->arena.data == NULL)
+            status = layer_acts_init(kept, net, n, NULL, err);
         if (status != ALLOT_OK)
             break;
-        if (states != NULL)
-            memcpy(states + il * n * net->n_embd, x, sizeof(float) * (size_t)(n * net->n_embd));
+        if (taped) {
+            memcpy(layer_input(net, tape, il, n), x, state_bytes);
+            spill_forget(&tape->states, layer_input(net, tape, il, n), state_bytes);
+        }
         struct layer_call c = {.net = net,
                                .il = il,
                                .pool = pool,
                                .weights = &weights,
-                               .acts = &acts,
+                               .acts = kept != NULL ? kept : &acts,
                                .work = &work,
                                .observer = observer};
         status = forward_layer(&c, batch, x, err);
@@ -103,19 +129,28 @@ static allot_status embed_backward(const struct net *net, struct pool *pool, con
     return status;
 }
 
-static allot_status backward_layer(struct layer_call *c, float *dx, const float *input,
-                                   const struct net_observer *observer, struct allot_error *err)
+/* dx: gradient of the layer's output, then of its input. */
+static allot_status backward_layer(struct layer_call *c, struct layer_acts *kept, float *dx,
+                                   const float *input, const struct net_observer *observer,
+                                   struct allot_error *err)
 {
-    c->observer = NULL;
-    allot_status status = layer_forward(c, NULL, input, err);
+    allot_status status = ALLOT_OK;
+    if (kept != NULL) {
+        c->acts = kept;
+        layer_refill(c, input);
+    } else {
+        status = layer_forward(c, NULL, input, err);
+    }
     c->observer = observer;
     if (status == ALLOT_OK)
         status = layer_backward(c, dx, input, err);
+    if (kept != NULL)
+        layer_acts_release(kept);
     return status;
 }
 
 allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch,
-                          const float *x, const float *states, const struct net_targets *targets,
+                          const float *x, struct net_tape *tape, const struct net_targets *targets,
                           const struct net_observer *observer, const struct allot_progress *progress,
                           struct allot_error *err)
 {
@@ -123,21 +158,23 @@ allot_status net_backward(const struct net *net, struct pool *pool, const struct
     struct layer_work work = {0};
     struct layer_acts acts = {0};
     int64_t n = batch->n_seqs * batch->n_ctx, steps = net->n_layers + 2;
-    float *dx = malloc(sizeof *dx * (size_t)(n * net->n_embd));
-    allot_status status = ALLOT_OK;
-    if (dx == NULL)
-        status = allot_fail_memory(err, sizeof *dx * (size_t)(n * net->n_embd), "gradients");
+    size_t state_bytes = sizeof(float) * (size_t)(n * net->n_embd);
+    const char *folder = tape->place.activations_folder;
+    struct spill dx = {0};
+    allot_status status = spill_new(&dx, state_bytes, folder, "the gradients of the states", err);
     if (status == ALLOT_OK)
         status = allot_report(progress, err, "backward", 0, steps);
     if (status == ALLOT_OK)
-        status = head_backward(net, pool, dx, x, n, targets, observer, err);
+        status = head_backward(net, pool, dx.data, x, n, targets, observer, folder, err);
     if (status == ALLOT_OK)
         status = layer_weights_init(&weights, net, err);
     if (status == ALLOT_OK)
-        status = layer_work_init(&work, net, batch->n_seqs, batch->n_ctx, true, pool_threads(pool), err);
-    if (status == ALLOT_OK)
-        status = layer_acts_init(&acts, net, n, err);
+        status =
+            layer_work_init(&work, net, batch->n_seqs, batch->n_ctx, true, pool_threads(pool), folder, err);
+    if (status == ALLOT_OK && tape->n_kept < net->n_layers)
+        status = layer_acts_init(&acts, net, n, folder, err);
     for (int64_t il = net->n_layers - 1; il >= 0 && status == ALLOT_OK; il--) {
+        const float *input = layer_input(net, tape, il, n);
         struct layer_call c = {.net = net,
                                .il = il,
                                .pool = pool,
@@ -150,24 +187,16 @@ allot_status net_backward(const struct net *net, struct pool *pool, const struct
         if (status == ALLOT_OK)
             status = layer_weights_load(&weights, net, il, pool, err);
         if (status == ALLOT_OK)
-            status = backward_layer(&c, dx, states + il * n * net->n_embd, observer, err);
+            status = backward_layer(&c, kept_acts(tape, il), dx.data, input, observer, err);
+        spill_forget(&tape->states, input, state_bytes);
     }
     if (status == ALLOT_OK)
-        status = embed_backward(net, pool, batch, dx, observer, err);
+        status = embed_backward(net, pool, batch, dx.data, observer, err);
     if (status == ALLOT_OK)
         status = allot_report(progress, err, "backward", steps, steps);
     layer_acts_release(&acts);
     layer_work_release(&work);
     layer_weights_release(&weights);
-    free(dx);
+    spill_release(&dx);
     return status;
-}
-
-int64_t net_backward_bytes(const struct net *net, int64_t n_seqs, int64_t n_ctx, int n_threads)
-{
-    int64_t n = n_seqs * n_ctx, layer = layer_weights_floats(net) + layer_acts_floats(net, n) +
-                                        layer_work_floats(net, n_seqs, n_ctx, true, n_threads);
-    int64_t states = (net->n_layers + 2) * n * net->n_embd, head = head_bytes(net, n);
-    int64_t bytes = (int64_t)sizeof(float) * layer;
-    return (int64_t)sizeof(float) * states + (bytes > head ? bytes : head);
 }

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/memory.h"
 #include "quant/partial.h"
 #include "quant/quant.h"
 
@@ -315,32 +316,54 @@ static void free_scratch(struct run *run)
     run->scratch = NULL;
 }
 
-/* Sized for the largest block of any tensor that is converted. */
-static allot_status make_scratch(struct run *run, struct allot_error *err)
+/* Of the largest block of any tensor that is converted. */
+struct block_size {
+    size_t weights, bytes; /* float32, and as written */
+};
+
+static struct block_size largest_block(const struct quantize_job *job)
 {
-    const struct quantize_job *job = run->job;
-    size_t n_weights = 0, n_bytes = 0;
+    struct block_size most = {0};
     for (int64_t i = 0; i < job->model->n_tensors; i++) {
         const struct gguf_tensor *t = &job->model->tensors[i];
         if (job->types[i] == t->type)
             continue;
         const int64_t rows = rows_per_block(t, job->types[i]);
-        const size_t weights = (size_t)(rows * t->ne[0]);
+        const size_t weights = (size_t)(rows * t->ne[0]) * sizeof(float);
         const size_t bytes = (size_t)rows * ggml_row_size(job->types[i], t->ne[0]);
-        n_weights = weights > n_weights ? weights : n_weights;
-        n_bytes = bytes > n_bytes ? bytes : n_bytes;
+        most.weights = weights > most.weights ? weights : most.weights;
+        most.bytes = bytes > most.bytes ? bytes : most.bytes;
     }
+    return most;
+}
+
+static allot_status make_scratch(struct run *run, struct allot_error *err)
+{
+    const struct block_size block = largest_block(run->job);
     const int n_threads = pool_threads(run->pool);
     run->scratch = calloc((size_t)n_threads, sizeof *run->scratch);
     if (!run->scratch)
         return allot_fail_memory(err, (size_t)n_threads * sizeof *run->scratch, "row blocks");
-    for (int i = 0; i < n_threads && n_weights; i++) {
-        run->scratch[i].weights = malloc(n_weights * sizeof(float));
-        run->scratch[i].bytes = malloc(n_bytes);
+    for (int i = 0; i < n_threads && block.weights; i++) {
+        run->scratch[i].weights = malloc(block.weights);
+        run->scratch[i].bytes = malloc(block.bytes);
         if (!run->scratch[i].weights || !run->scratch[i].bytes)
-            return allot_fail_memory(err, n_weights * sizeof(float) + n_bytes, "a row block");
+            return allot_fail_memory(err, block.weights + block.bytes, "a row block");
     }
     return ALLOT_OK;
+}
+
+/* Besides the blocks nothing grows with the model. */
+static allot_status check_memory(const struct quantize_job *job, int n_threads, struct allot_error *err)
+{
+    const struct block_size block = largest_block(job);
+    const int64_t needed = memory_base(n_threads) + (int64_t)(block.weights + block.bytes) * n_threads;
+    const int64_t mib = 1 << 20;
+    if (job->memory == 0 || needed <= job->memory)
+        return ALLOT_OK;
+    return allot_fail(err, ALLOT_ERR_MEMORY,
+                      "%s: at least %lldMiB of memory are needed, and %lldMiB are the limit (--mem)",
+                      job->out_path, (long long)((needed + mib - 1) / mib), (long long)(job->memory / mib));
 }
 
 /* What an unfinished file must share with this job to be continued. */
@@ -441,6 +464,8 @@ allot_status quantize_write(const struct quantize_job *job, struct pool *pool, s
     struct quantize_result found = {0};
     char key[HASH_HEX];
     allot_status status = check_job(job, progress, err);
+    if (!status)
+        status = check_memory(job, pool_threads(pool), err);
     if (status)
         return status;
     run.offsets = calloc((size_t)job->model->n_tensors + 1, sizeof *run.offsets);

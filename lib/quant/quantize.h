@@ -25,6 +25,7 @@ struct quantize_job {
     const char *identity;  /* hash of everything the tensor bytes depend on (model, imatrix, ggml
                               version); an unfinished file of another identity is not resumed */
     int64_t sync_interval; /* bytes of finished tensors that a power cut may cost; 0: 64 MiB */
+    int64_t memory;        /* bytes of the process's own memory at most; 0: no limit */
 };
 
 struct quantize_result {
@@ -38,7 +39,8 @@ struct quantize_result {
 allot_status quantize_file_size(const struct quantize_job *job, int64_t *bytes, struct allot_error *err);
 
 /* Refuses output = any input shard (through links too), a file that is in the way of OUT.allot-partial (an
- * input, or one that was not written here: it is kept), an absent folder, too little free space,
+ * input, or one that was not written here: it is kept), an absent folder, too little free space
+ * or memory,
  * and weights that are not finite (naming tensor and row) before or without touching the target.
  *
  * Works in `OUT.allot-partial`: where the header belongs it first keeps a journal (magic, hash of

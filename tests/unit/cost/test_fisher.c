@@ -92,7 +92,7 @@ static struct stored *run(const char *name, int n_tensors, int n_threads, int in
     char path[300];
     struct archive *archive;
     struct pool *own;
-    struct fisher_options options = {CHUNK, 1, types, N_TYPES};
+    struct fisher_options options = {.chunk = CHUNK, .seed = 1, .types = types, .n_types = N_TYPES};
     struct fisher_result result;
     struct stored *s = calloc(1, sizeof *s);
     int64_t set;
@@ -213,16 +213,17 @@ struct plain_row {
 static void compare_with_plain_loops(const struct stored *s, const struct plain_row *rows, size_t n_rows)
 {
     float *x = malloc(sizeof *x * (size_t)(N_TOKENS * net.n_embd));
-    float *states = malloc(sizeof *states * (size_t)(net.n_layers * N_TOKENS * net.n_embd));
+    struct net_tape tape;
     struct net_batch batch = {windows.ids, N_SEQS, N_CTX};
     struct net_targets targets;
-    check(net_forward(&net, pool, &batch, x, states, N_TOKENS, NULL, NULL, &err));
+    check(net_tape_init(&tape, &net, N_TOKENS, NULL, &err));
+    check(net_forward(&net, pool, &batch, x, &tape, N_TOKENS, NULL, NULL, &err));
     check(net_targets_draw(&targets, &net, pool, x, N_TOKENS, 1, &err));
     for (size_t k = 0; k < n_rows; k++) {
         struct plain p = {.tensor = gguf_model_tensor(model, rows[k].tensor), .type = rows[k].type};
         struct net_observer o = {
             .user = &p, .wants = is_plain_tensor, .map = plain_map, .lookup = plain_lookup};
-        check(net_backward(&net, pool, &batch, x, states, &targets, &o, NULL, &err));
+        check(net_backward(&net, pool, &batch, x, &tape, &targets, &o, NULL, &err));
         const struct stored_row *r = find_row(s, rows[k].tensor, quant_type_find(rows[k].type)->name);
         double sum = 0, scale = sqrt(2 * r->cost * CHUNK);
         assert_int_equal(r->n_u, N_TOKENS / CHUNK);
@@ -235,7 +236,7 @@ static void compare_with_plain_loops(const struct stored *s, const struct plain_
     }
     net_targets_release(&targets);
     free(x);
-    free(states);
+    net_tape_release(&tape);
 }
 
 static void test_plain_loops(void **state)
@@ -350,7 +351,7 @@ static int set_up(void **state)
     for (int64_t i = 0; i < N_TOKENS; i++)
         windows.ids[i] = (int32_t)(rng_u64(21, (uint64_t)i) % (uint64_t)net.n_vocab);
     const char *dataset = "random tokens";
-    check(imatrix_collect(&im, &net, pool, &windows, &dataset, 1, NULL, &err));
+    check(imatrix_collect(&im, &net, pool, &windows, &dataset, 1, NULL, NULL, &err));
     assert_int_equal(im.n_entries, 42);
     return 0;
 }

@@ -19,7 +19,7 @@
 
 #include "base/rng.h"
 #include "gguf/convert.h"
-#include "net/net.h"
+#include "net/layer.h"
 
 /* A model whose tensors can be changed: each is a float32 copy. */
 struct bench {
@@ -29,7 +29,8 @@ struct bench {
     float **data; /* [n_tensors] */
     int32_t *ids;
     int64_t n_seqs, n_ctx, n;
-    float *x, *states;
+    float *x;
+    struct net_tape tape;
     struct net_targets targets;
     double **gradients;           /* [n_tensors] */
     struct net_observer observer; /* of the passes that give gradients */
@@ -123,7 +124,10 @@ static inline void bench_open(struct bench *b, const char *path, int64_t n_seqs,
     for (int64_t i = 0; i < b->n; i++)
         b->ids[i] = (int32_t)(rng_u64(5, (uint64_t)i) % (uint64_t)b->net.n_vocab);
     b->x = malloc(sizeof *b->x * (size_t)(b->n * b->net.n_embd));
-    b->states = malloc(sizeof *b->states * (size_t)(b->net.n_layers * b->n * b->net.n_embd));
+    /* what is inside half of the layers is kept, that of the others made anew */
+    int64_t room = (int64_t)sizeof(float) * layer_acts_floats(&b->net, b->n) * (b->net.n_layers / 2);
+    check(net_tape_init(&b->tape, &b->net, b->n, &(struct net_placement){.left = room}, &err));
+    assert_int_equal(b->tape.n_kept, b->net.n_layers / 2);
 }
 
 static inline void bench_close(struct bench *b)
@@ -136,7 +140,7 @@ static inline void bench_close(struct bench *b)
     free(b->gradients);
     free(b->ids);
     free(b->x);
-    free(b->states);
+    net_tape_release(&b->tape);
     net_targets_release(&b->targets);
     net_release(&b->net);
     pool_free(b->pool);
@@ -168,14 +172,14 @@ static inline void draw(struct bench *b, uint64_t seed)
 {
     struct net_batch batch = {b->ids, b->n_seqs, b->n_ctx};
     net_targets_release(&b->targets);
-    check(net_forward(&b->net, b->pool, &batch, b->x, b->states, b->n, &b->observer, NULL, &err));
+    check(net_forward(&b->net, b->pool, &batch, b->x, &b->tape, b->n, &b->observer, NULL, &err));
     check(net_targets_draw(&b->targets, &b->net, b->pool, b->x, b->n, seed, &err));
 }
 
 static inline void backward(struct bench *b)
 {
     struct net_batch batch = {b->ids, b->n_seqs, b->n_ctx};
-    check(net_backward(&b->net, b->pool, &batch, b->x, b->states, &b->targets, &b->observer, NULL, &err));
+    check(net_backward(&b->net, b->pool, &batch, b->x, &b->tape, &b->targets, &b->observer, NULL, &err));
 }
 
 /* Gradients for unlikely labels, which are large. One position has none. */
