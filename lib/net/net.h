@@ -172,8 +172,9 @@ allot_status net_targets_draw(struct net_targets *targets, const struct net *net
                               const float *x, int64_t n, uint64_t seed, struct allot_error *err);
 void net_targets_release(struct net_targets *targets);
 
-/* Backward from sum_t log p(label_t), with x and tape as net_forward left them; the tape is spent then.
- * progress counts layers, the head as the first and the embedding as the last. */
+/* Backward from sum_t log p(label_t), with x and tape as net_forward left them; what the tape keeps
+ * inside layers goes then, the states stay. progress counts layers, the head as the first and the embedding
+ * as the last. */
 allot_status net_backward(const struct net *net, struct pool *pool, const struct net_batch *batch,
                           const float *x, struct net_tape *tape, const struct net_targets *targets,
                           const struct net_observer *observer, const struct allot_progress *progress,

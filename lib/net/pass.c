@@ -129,17 +129,21 @@ static allot_status embed_backward(const struct net *net, struct pool *pool, con
     return status;
 }
 
-/* dx: gradient of the layer's output, then of its input. */
-static allot_status backward_layer(struct layer_call *c, struct layer_acts *kept, float *dx,
-                                   const float *input, const struct net_observer *observer,
+/* dx: gradient of the layer's output, then of its input. What is inside the layer was kept, or is made anew
+ * in c->acts. */
+static allot_status backward_layer(struct layer_call *c, struct layer_acts *kept, const char *folder,
+                                   float *dx, const float *input, const struct net_observer *observer,
                                    struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
-    if (kept != NULL) {
+    if (kept != NULL && kept->arena.data != NULL) {
         c->acts = kept;
         layer_refill(c, input);
     } else {
-        status = layer_forward(c, NULL, input, err);
+        if (c->acts->arena.data == NULL)
+            status = layer_acts_init(c->acts, c->net, c->n, folder, err);
+        if (status == ALLOT_OK)
+            status = layer_forward(c, NULL, input, err);
     }
     c->observer = observer;
     if (status == ALLOT_OK)
@@ -171,8 +175,6 @@ allot_status net_backward(const struct net *net, struct pool *pool, const struct
     if (status == ALLOT_OK)
         status =
             layer_work_init(&work, net, batch->n_seqs, batch->n_ctx, true, pool_threads(pool), folder, err);
-    if (status == ALLOT_OK && tape->n_kept < net->n_layers)
-        status = layer_acts_init(&acts, net, n, folder, err);
     for (int64_t il = net->n_layers - 1; il >= 0 && status == ALLOT_OK; il--) {
         const float *input = layer_input(net, tape, il, n);
         struct layer_call c = {.net = net,
@@ -187,7 +189,7 @@ allot_status net_backward(const struct net *net, struct pool *pool, const struct
         if (status == ALLOT_OK)
             status = layer_weights_load(&weights, net, il, pool, err);
         if (status == ALLOT_OK)
-            status = backward_layer(&c, kept_acts(tape, il), dx.data, input, observer, err);
+            status = backward_layer(&c, kept_acts(tape, il), folder, dx.data, input, observer, err);
         spill_forget(&tape->states, input, state_bytes);
     }
     if (status == ALLOT_OK)
