@@ -34,6 +34,34 @@ below() {
     awk -v value="$1" -v limit="$2" 'BEGIN { exit !(value ~ /^[0-9.eE+-]+$/ && value + 0 <= limit + 0) }'
 }
 
+# demo MODEL MIX...: runs the demo, in a folder of its own beside the build's, and leaves that in $demo. The
+# reference's log-probabilities must be libllama's; and at the size of every mix allot's file must keep the size.
+demo() {
+    local build mix
+    build=$(dirname "$ALLOT")
+    demo=${DEMO_DIR:-$build/demo-test}/$1
+    DEMO_DIR=$demo DEMO_MODEL=$1 DEMO_MIXES="${*:2}" DEMO_WINDOWS=${DEMO_WINDOWS:-8} \
+        bash "$TESTS/../scripts/demo.sh" "$build" || fail 'the demo failed'
+    ALLOT_TEST_MODELS=$(echo "$demo"/*-BF16.gguf) "$build/test_net_forward" ||
+        fail 'log-probabilities differ from libllama'
+    for mix in "${@:2}"; do
+        local asked got
+        asked=$(stat -c %s "$demo/plain-$mix.gguf") got=$(stat -c %s "$demo/allot-$mix.gguf")
+        [ "$got" -le "$asked" ] && [ $((got * 1000)) -ge $((asked * 995)) ] || fail "$asked bytes asked for, $got written"
+    done
+}
+
+# gains MIX LIMIT: is the KL of allot's file, over that of the plain mix, at most the limit?
+gains() {
+    local ratio
+    ratio=$(python3 -c '
+import json, sys
+plain, ours = (c["pooled"]["kl"]["mean"] for c in json.load(open(sys.argv[1]))["candidates"])
+print("%.4f" % (ours / plain))' "$demo/measure-$1.json")
+    echo "$1: KL of allot's file over the plain mix's: $ratio (limit $2)"
+    below "$ratio" "$2" || fail "allot gained too little at the size of $1"
+}
+
 # same_file OURS STOCK: the same keys but for allot's own, the same tensors, and data sections equal byte for byte.
 # Leaves what gguf-facts says of the two in ours.txt and stock.txt.
 same_file() {

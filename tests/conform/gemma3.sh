@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# gemma3.sh - the demo on Gemma 3 270M (windows, tied embeddings of 262,144 rows, rows that K-quants do not fit):
+# log-probabilities equal libllama's, and allot's files at the sizes of two plain mixes are closer to the original.
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+. "$(dirname "$0")/common.bash"
+export DEMO_WINDOWS=${DEMO_WINDOWS:-3} DEMO_SEQUENCES=${DEMO_SEQUENCES:-32}
+demo gemma3 Q4_K_M Q3_K_M
+gains Q4_K_M 0.9
+gains Q3_K_M 0.9
