@@ -37,6 +37,8 @@ struct bench {
     double move;                  /* nats, summed over all positions, that a central difference goes */
     double worst;                 /* relative difference so far */
     int n_checked, n_without;     /* slices compared; slices on which the likelihood does not depend */
+    int n_wrong;                  /* of both */
+    uint64_t routing; /* fingerprint of how many tokens each expert took in the last forward pass */
 };
 
 static struct allot_error err;
@@ -147,11 +149,22 @@ static inline void bench_close(struct bench *b)
     gguf_model_close(b->model);
 }
 
+static inline allot_status note_routing(void *user, const struct net_input *input, struct allot_error *e)
+{
+    (void)e;
+    struct bench *b = user;
+    if (input->tensor->ne[2] > 1)
+        b->routing = rng_mix(b->routing + (uint64_t)(input->matrix << 32) + (uint64_t)input->n_tokens);
+    return ALLOT_OK;
+}
+
 static inline float *log_probs(struct bench *b)
 {
     struct net_batch batch = {b->ids, b->n_seqs, b->n_ctx};
+    struct net_observer observer = {.user = b, .input = note_routing};
+    b->routing = 0;
     float *p = malloc(sizeof *p * (size_t)(b->n * b->net.n_vocab));
-    check(net_forward(&b->net, b->pool, &batch, b->x, NULL, b->n, NULL, NULL, &err));
+    check(net_forward(&b->net, b->pool, &batch, b->x, NULL, b->n, &observer, NULL, &err));
     check(net_log_probs(&b->net, b->pool, b->x, b->n, p, &err));
     return p;
 }
@@ -203,38 +216,58 @@ struct slice {
     uint64_t seed;
 };
 
-/* l(w + h d) - l(w - h d), w restored. */
+/* l(w + h d) - l(w - h d), w restored. NaN if some token takes other experts on the two sides. */
 static inline double change_along(struct bench *b, const struct slice *s, const float *direction, double h)
 {
     float *original = malloc(sizeof *original * (size_t)s->n);
     double sides[2];
+    uint64_t routing[2];
     memcpy(original, s->w, sizeof *original * (size_t)s->n);
     for (int side = 0; side < 2; side++) {
         for (int64_t i = 0; i < s->n; i++)
             s->w[i] = original[i] + (float)((side ? h : -h) * direction[i]);
         sides[side] = likelihood(b);
+        routing[side] = b->routing;
     }
     memcpy(s->w, original, sizeof *original * (size_t)s->n);
     free(original);
-    return sides[1] - sides[0];
+    return routing[0] == routing[1] ? sides[1] - sides[0] : NAN;
 }
 
-/* The weights do not matter at all, then: a change of their own size changes nothing. */
+/* (l(w + h d) - l(w - h d)) / 2h by Richardson's extrapolation from h and 2h, which move the likelihood by
+ * about move and twice as much. Steps become smaller where they would change which experts are taken. */
+static inline double central_difference(struct bench *b, const struct slice *s, const float *direction,
+                                        double expected)
+{
+    double measured = NAN;
+    for (double move = b->move; isnan(measured) && move > b->move / 20; move /= 2) {
+        double h = move / expected;
+        double one = change_along(b, s, direction, h), two = change_along(b, s, direction, 2 * h);
+        measured = (4 * one / (2 * h) - two / (4 * h)) / 3;
+    }
+    return measured;
+}
+
+/* The weights do not matter at all, then: a change of their own size changes nothing (or a smaller one, as
+ * above). */
 static inline void check_without_gradient(struct bench *b, const struct slice *s, float *direction)
 {
     for (int64_t i = 0; i < s->n; i++)
         direction[i] = s->w[i] * (float)(rng_u64(s->seed, (uint64_t)i) % 3);
-    double change = change_along(b, s, direction, 0.5);
-    if (!(fabs(change) < 1e-3))
-        fail_msg("%s: no gradient, but the likelihood changes by %g", s->name, change);
+    double change = NAN;
+    for (double h = 0.5; isnan(change) && h > 1e-4; h /= 4)
+        change = change_along(b, s, direction, h);
     b->n_without++;
+    if (fabs(change) < 1e-3)
+        return;
+    print_message("%s: no gradient, but the likelihood changes by %g\n", s->name, change);
+    b->n_wrong++;
 }
 
-/* (l(w + h d) - l(w - h d)) / 2h by Richardson's extrapolation from h and 2h, against sum g d. */
 static inline void check_slice(struct bench *b, const struct slice *s)
 {
     float *direction = malloc(sizeof *direction * (size_t)s->n);
-    double expected = 0, g_norm = 0, w_norm = 0, difference[2];
+    double expected = 0, g_norm = 0, w_norm = 0;
     for (int64_t i = 0; i < s->n; i++) {
         direction[i] = (float)(s->g[i] * (double)(rng_u64(s->seed, (uint64_t)i) % 3)); /* 0, 1 or 2 */
         expected += s->g[i] * direction[i];
@@ -244,16 +277,16 @@ static inline void check_slice(struct bench *b, const struct slice *s)
     if (sqrt(g_norm * w_norm) < 1e-4) {
         check_without_gradient(b, s, direction);
     } else {
-        for (int k = 0; k < 2; k++) {
-            double h = b->move * (k + 1) / expected;
-            difference[k] = change_along(b, s, direction, h) / (2 * h);
-        }
-        double measured = (4 * difference[0] - difference[1]) / 3, error = fabs(measured / expected - 1);
-        if (!(error < 0.01))
-            fail_msg("%s: gradient along the direction %g, central difference %g (gradient %g, weights %g)",
-                     s->name, expected, measured, sqrt(g_norm), sqrt(w_norm));
-        b->worst = fmax(b->worst, error);
+        double measured = central_difference(b, s, direction, expected),
+               error = fabs(measured / expected - 1);
         b->n_checked++;
+        b->worst = error <= b->worst ? b->worst : error; /* NaN sticks */
+        if (!(error < 0.01)) {
+            print_message("%s: gradient along the direction %g, central difference %g (gradient %g, "
+                          "weights %g)\n",
+                          s->name, expected, measured, sqrt(g_norm), sqrt(w_norm));
+            b->n_wrong++;
+        }
     }
     free(direction);
 }

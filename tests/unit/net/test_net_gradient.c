@@ -17,7 +17,7 @@ static void check_gradients(const char *path)
         if (b.model->tensors[i].layer < 2 && !is_rope_tensor(&b.model->tensors[i]))
             check_tensor(&b, i);
     print_message("%s: %d tensors, largest relative difference %.2g\n", path, b.n_checked, b.worst);
-    assert_true(b.n_checked >= 12 && b.n_without == 0);
+    assert_true(b.n_checked >= 12 && b.n_without == 0 && b.n_wrong == 0);
     bench_close(&b);
 }
 
