@@ -260,7 +260,7 @@ static inline void declare_feed_forward(struct random_list *l, int il)
         declare_maps(l, il, "ffn_up", 1, m->ff, m->width, parts & BIAS_FFN);
         declare_maps(l, il, "ffn_down", 1, m->width, m->ff, parts & BIAS_FFN);
     }
-    if (parts & POST_NORMS) /* small: ggml rounds GELU, and its errors should stay below what is tested */
+    if (parts & POST_NORMS) /* small: a GELU that ggml rounds the other way must not show much */
         declare(l, il, "post_ffw_norm.weight", 1, 1, m->width, 0.3f, 0.1f);
 }
 

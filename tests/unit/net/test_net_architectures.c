@@ -48,13 +48,13 @@ static int check_settings_of(const struct architecture_case *c)
     int32_t ids[N_CTX];
     int n_wrong = 0;
     random_ids(ids, c->model.vocab);
-    float *with = libllama_log_probs(write_case(&c->model), ids, NULL);
+    float *with = libllama_log_probs(write_case(&c->model), ids);
     assert_non_null(with);
     for (int i = 0; drop_setting(rest, sizeof rest, c->model.settings ? c->model.settings : "", i, dropped);
          i++) {
         struct random_model model = c->model;
         model.settings = rest;
-        float *without = libllama_log_probs(write_case(&model), ids, NULL);
+        float *without = libllama_log_probs(write_case(&model), ids);
         struct difference d = {NAN, NAN};
         if (without != NULL)
             d = difference_of(with, without, N_CTX * c->model.vocab);
