@@ -187,11 +187,8 @@ static void test_ranks(void **state)
     run_fisher(&pairs);
     assert_int_equal(pairs.n, (2 + 7 * 2) * N_TYPES); /* all but norms and routers */
     measure_kl(&pairs);
-    for (size_t i = 0; i < pairs.n; i++) {
+    for (size_t i = 0; i < pairs.n; i++)
         ratios[i] = pairs.rows[i].kl / pairs.rows[i].cost;
-        print_message("%-28s %-6s cost %.3e, KL %.3e\n", pairs.rows[i].tensor, pairs.rows[i].type,
-                      pairs.rows[i].cost, pairs.rows[i].kl);
-    }
     qsort(ratios, pairs.n, sizeof *ratios, compare_doubles);
     double rho = spearman(&pairs);
     print_message("Spearman of cost and exact KL over %d pairs: %.4f; KL over cost: median %.3f, 10%% %.3f, "
