@@ -218,13 +218,12 @@ int main(int argc, char **argv)
     printf("cost                       %8.2f s   %.2f x (floor 1 + floor 2)\n", seconds,
            seconds / (floor1 + floor2));
     printf("  forward, labels          %8.2f s\n", result.seconds_forward);
-    printf("  backward                 %8.2f s   of this, per thread:\n", result.seconds_backward);
-    printf("    quantizing             %8.2f s   %.2f x floor 2\n", result.seconds_quantize / threads,
-           result.seconds_quantize / threads / floor2);
-    printf("    gradients and sums     %8.2f s\n", result.seconds_product / threads);
-    printf("  all but quantizing       %8.2f s   %.2f x floor 1\n",
-           seconds - result.seconds_quantize / threads,
-           (seconds - result.seconds_quantize / threads) / floor1);
+    printf("  backward                 %8.2f s   of this:\n", result.seconds_backward);
+    printf("    quantizing             %8.2f s   %.2f x floor 2\n", result.seconds_quantize,
+           result.seconds_quantize / floor2);
+    printf("    gradients and sums     %8.2f s\n", result.seconds_product);
+    printf("  all but quantizing       %8.2f s   %.2f x floor 1\n", seconds - result.seconds_quantize,
+           (seconds - result.seconds_quantize) / floor1);
     free(windows.ids);
     imatrix_release(&im);
     net_release(&net);

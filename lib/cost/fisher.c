@@ -19,7 +19,9 @@ void fisher_params(char params[static 64], const struct fisher_options *options)
 }
 
 /* Rises whenever the same inputs would give other costs, imatrices or files. */
-enum { METHOD_REVISION = 1 };
+enum { METHOD_REVISION = 2 };
+
+enum { EXPERTS_NAMED = 8 };
 
 static char version_text[96];
 
@@ -66,9 +68,10 @@ struct fisher {
     struct archive *archive;
     int64_t set_id;
     int64_t n_tokens;
+    int last_layer_noted;                /* whose experts without tokens a note has named; -1: none */
     int64_t weights_done, weights_total; /* of the tensors wanted */
     struct candidate *candidates;        /* [n_tensors] */
-    struct projection_times times;
+    struct projector projector;
     const struct allot_progress *progress;
 };
 
@@ -142,8 +145,8 @@ static allot_status find_projection(struct fisher *f, const struct gguf_tensor *
         float *weights;
         status = find_weights(f, tensor, &weights, err);
         if (status == ALLOT_OK)
-            status = projection_new(&c->projection, tensor, c->types, c->n_types, weights, f->options->chunk,
-                                    f->n_tokens / f->options->chunk, err);
+            status = projection_new(&c->projection, tensor, c->types, c->n_types, weights,
+                                    f->projector.n_chunks, err);
     }
     *out = c->projection;
     return status;
@@ -155,7 +158,7 @@ static allot_status fisher_map(void *user, const struct net_map *map, struct all
     struct projection *p;
     allot_status status = find_projection(f, map->tensor, &p, err);
     if (status == ALLOT_OK)
-        status = projection_add_map(p, f->pool, map, &f->times, err);
+        status = projection_add_map(p, &f->projector, map, err);
     return status;
 }
 
@@ -165,18 +168,30 @@ static allot_status fisher_lookup(void *user, const struct net_lookup *lookup, s
     struct projection *p;
     allot_status status = find_projection(f, lookup->tensor, &p, err);
     if (status == ALLOT_OK)
-        status = projection_add_lookup(p, f->pool, f->net->model, lookup, &f->times, err);
+        status = projection_add_lookup(p, &f->projector, f->net->model, lookup, err);
     gguf_tensor_forget(lookup->tensor);
     return status;
 }
 
-/* cost = 1/(2 n_tokens) sum_c u_c^2; its standard error takes chunks as independent samples. */
-static struct archive_cost summarize(const struct projection *p, size_t j, float *u)
+static int64_t count_seen(const struct projection *p)
+{
+    int64_t n = 0;
+    for (int64_t e = 0; e < p->tensor->ne[2]; e++)
+        n += p->seen[e];
+    return n;
+}
+
+/* cost = 1/(2 n_tokens) sum_c u_c^2; its standard error takes chunks as independent samples. Experts without
+ * tokens count as the mean of the others. */
+static struct archive_cost summarize(const struct fisher *f, const struct projection *p, size_t j, float *u)
 {
     const struct quant_type *type = quant_type_find(p->types[j]);
-    double sum = 0, sum2 = 0, n = (double)p->n_chunks;
-    for (int64_t c = 0; c < p->n_chunks; c++) {
-        double value = p->u[c * (int64_t)p->n_types + (int64_t)j], kl = value * value / (2.0 * p->chunk);
+    int64_t n_chunks = f->projector.n_chunks;
+    double sum = 0, sum2 = 0, n = (double)n_chunks;
+    double scale = sqrt((double)p->tensor->ne[2] / (double)count_seen(p));
+    for (int64_t c = 0; c < n_chunks; c++) {
+        double value = scale * p->u[c * (int64_t)p->n_types + (int64_t)j];
+        double kl = value * value / (2.0 * f->options->chunk);
         u[c] = (float)value;
         sum += kl;
         sum2 += kl * kl;
@@ -191,19 +206,42 @@ static struct archive_cost summarize(const struct projection *p, size_t j, float
         .feasible = feasible,
         /* what an infeasible type's sums hold depends on when that was found out */
         .u = feasible ? u : NULL,
-        .n_u = feasible ? (size_t)p->n_chunks : 0,
+        .n_u = feasible ? (size_t)n_chunks : 0,
     };
+}
+
+/* Names the experts that no token took: once a layer, whose tensors have them in common. */
+static void note_unseen(struct fisher *f, const struct projection *p)
+{
+    const struct gguf_tensor *t = p->tensor;
+    int64_t n_unseen = t->ne[2] - count_seen(p), n_named = 0;
+    char list[160] = "";
+    if (n_unseen == 0 || t->layer == f->last_layer_noted)
+        return;
+    for (int64_t e = 0; e < t->ne[2] && n_named < EXPERTS_NAMED; e++) {
+        size_t used = strlen(list);
+        if (!p->seen[e])
+            snprintf(list + used, sizeof list - used, "%s%" PRId64, n_named++ > 0 ? ", " : "", e);
+    }
+    f->last_layer_noted = t->layer;
+    allot_note(f->progress,
+               "%s: no token of the calibration took expert%s %s%s (%" PRId64 " of %" PRId64
+               "); in all of the layer's experts tensors they count as the mean of the others",
+               t->name, n_unseen > 1 ? "s" : "", list, n_unseen > n_named ? ", ..." : "", n_unseen, t->ne[2]);
 }
 
 static allot_status store(struct fisher *f, const struct projection *p, struct allot_error *err)
 {
     struct archive_cost *rows = malloc((p->n_types + 1) * sizeof *rows);
-    float *u = malloc(sizeof *u * (p->n_types * (size_t)p->n_chunks + 1));
+    size_t n_chunks = (size_t)f->projector.n_chunks;
+    float *u = malloc(sizeof *u * (p->n_types * n_chunks + 1));
     allot_status status = ALLOT_OK;
     if (rows == NULL || u == NULL)
-        status = allot_fail_memory(err, sizeof *u * p->n_types * (size_t)p->n_chunks, p->tensor->name);
+        status = allot_fail_memory(err, sizeof *u * p->n_types * n_chunks, p->tensor->name);
+    if (status == ALLOT_OK)
+        note_unseen(f, p);
     for (size_t j = 0; j < p->n_types && status == ALLOT_OK; j++) {
-        rows[j] = summarize(p, j, u + j * (size_t)p->n_chunks);
+        rows[j] = summarize(f, p, j, u + j * n_chunks);
         if (!rows[j].feasible) {
             rows[j].cost = rows[j].std_err = 0;
             allot_note(f->progress, "%s: type %s is infeasible (its blocks would hold NaN or Inf)",
@@ -245,19 +283,10 @@ static allot_status place_blocks(struct net_placement *place, const struct fishe
                                  const struct text_windows *windows, struct allot_error *err)
 {
     const int n_threads = pool_threads(f->pool);
-    const int32_t chunk = f->options->chunk;
     struct net_needs needs;
-    int64_t projection = 0;
     net_backward_needs(&needs, f->net, windows->n, windows->n_ctx, n_threads);
-    for (int64_t i = 0; i < f->net->model->n_tensors; i++) {
-        const struct candidate *c = &f->candidates[i];
-        int64_t bytes = 0;
-        if (c->wanted)
-            bytes = projection_bytes(&f->net->model->tensors[i], c->n_types, f->n_tokens / chunk, chunk,
-                                     n_threads);
-        projection = bytes > projection ? bytes : projection;
-    }
-    needs.fixed += projection + memory_base(n_threads);
+    needs.fixed +=
+        projector_bytes(&f->projector, f->net->model, f->options->n_types) + memory_base(n_threads);
     return net_place(place, &needs, f->options->memory, "the costs", f->progress, err);
 }
 
@@ -330,6 +359,7 @@ allot_status fisher_run(struct fisher_result *result, const struct net *net, str
                        .archive = archive,
                        .set_id = set_id,
                        .n_tokens = windows->n * windows->n_ctx,
+                       .last_layer_noted = -1,
                        .progress = progress};
     *result = (struct fisher_result){0};
     if (options->chunk < 1 || windows->n_ctx % options->chunk != 0)
@@ -339,6 +369,7 @@ allot_status fisher_run(struct fisher_result *result, const struct net *net, str
     f.candidates = calloc((size_t)net->model->n_tensors, sizeof *f.candidates);
     if (f.candidates == NULL)
         return allot_fail_memory(err, (size_t)net->model->n_tensors * sizeof *f.candidates, "candidates");
+    projector_init(&f.projector, pool, options->chunk, f.n_tokens / options->chunk);
     allot_status status = ALLOT_OK;
     for (int64_t i = 0; i < net->model->n_tensors && status == ALLOT_OK; i++)
         status = plan_candidate(&f, i, result, err);
@@ -348,8 +379,9 @@ allot_status fisher_run(struct fisher_result *result, const struct net *net, str
         status = note_finished(&f, err);
     if (status == ALLOT_OK)
         status = archive_cost_set_touch(archive, set_id, f.n_tokens, err);
-    result->seconds_quantize = f.times.quantize;
-    result->seconds_product = f.times.product;
+    result->seconds_quantize = f.projector.seconds_quantize;
+    result->seconds_product = f.projector.seconds_product;
+    projector_release(&f.projector);
     for (int64_t i = 0; i < net->model->n_tensors; i++) {
         free(f.candidates[i].types);
         projection_free(f.candidates[i].projection);

@@ -10,6 +10,8 @@
  *
  *     u_c = sum over t in c of g_t' D x_t,      cost = 1/(2 S T) sum over c of u_c^2   [nats per token].
  *
+ * A stack of experts' matrices is one tensor: its u_c sums over the experts, each with the tokens that took
+ * it; experts that no token took count as the mean of the others, and a note names them.
  * A token embedding's u_c sums g_t . D[token_t]; the mean over calibration tokens is an unbiased
  * estimate for text of the same kind, so rows never seen need no term of their own. A tied embedding
  * adds both roles before squaring. The u_c are kept in the archive: they give the standard error,
@@ -46,7 +48,7 @@ struct fisher_result {
     int64_t n_unsuited;                       /* of them, those that no candidate suits */
     int64_t n_resumed;                        /* and those found complete in the archive */
     double seconds_forward, seconds_backward; /* backward includes costs */
-    double seconds_quantize, seconds_product; /* sums over threads, within backward */
+    double seconds_quantize, seconds_product; /* within backward */
     struct net_placement place;               /* of the passes' blocks; zeros if nothing was lacking */
 };
 
