@@ -5,7 +5,6 @@
  * Before: NAME, LANES (floats in a register) and ROWS, chosen so that ROWS x 2 registers of gradients, two of
  * inputs and a few more fit; TARGET, the function attribute. All are undefined at the end. */
 enum { CHUNK_NAME(rows_, NAME) = ROWS, CHUNK_NAME(lanes_, NAME) = LANES };
-#define REGISTERS (2 * ROWS)
 #define COLUMNS (2 * LANES)
 
 typedef float CHUNK_NAME(vector_, NAME) __attribute__((vector_size(4 * LANES), may_alias));
@@ -15,16 +14,18 @@ TARGET static void CHUNK_NAME(tile_, NAME)(float *sums, const float *g, const fl
                                            int64_t n_runs, const int32_t *starts, int64_t n_types)
 {
     for (int64_t run = 0; run < n_runs; run++) {
-        VECTOR gradient[REGISTERS];
-        for (int i = 0; i < REGISTERS; i++)
-            gradient[i] = (VECTOR){0};
+        VECTOR gradient[ROWS][2];
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++)
+            gradient[r][0] = gradient[r][1] = (VECTOR){0};
         for (int64_t t = starts[run] - starts[0]; t < starts[run + 1] - starts[0]; t++) {
             const VECTOR *xt = (const VECTOR *)(x + t * COLUMNS);
             const float *gt = g + t * ROWS;
             VECTOR left = xt[0], right = xt[1];
+#pragma GCC unroll 16
             for (int r = 0; r < ROWS; r++) {
-                gradient[2 * r] += left * gt[r];
-                gradient[2 * r + 1] += right * gt[r];
+                gradient[r][0] += left * gt[r];
+                gradient[r][1] += right * gt[r];
             }
         }
         const VECTOR *error = (const VECTOR *)errors;
@@ -32,21 +33,21 @@ TARGET static void CHUNK_NAME(tile_, NAME)(float *sums, const float *g, const fl
             VECTOR *sum = (VECTOR *)sums;
             /* four chains of additions, so that none waits for the one before it */
             VECTOR a = *sum, b = {0}, c = {0}, d = {0};
-            for (int i = 0; i < REGISTERS; i += 4) {
-                a += gradient[i] * error[i];
-                b += gradient[i + 1] * error[i + 1];
-                c += gradient[i + 2] * error[i + 2];
-                d += gradient[i + 3] * error[i + 3];
+#pragma GCC unroll 16
+            for (int r = 0; r < ROWS; r += 2) {
+                a += gradient[r][0] * error[2 * r];
+                b += gradient[r][1] * error[2 * r + 1];
+                c += gradient[r + 1][0] * error[2 * r + 2];
+                d += gradient[r + 1][1] * error[2 * r + 3];
             }
             *sum = (a + b) + (c + d);
             sums += LANES;
-            error += REGISTERS;
+            error += 2 * ROWS;
         }
     }
 }
 
 #undef VECTOR
-#undef REGISTERS
 #undef COLUMNS
 #undef NAME
 #undef LANES
