@@ -54,12 +54,13 @@ struct bench {
     struct net net;
     struct pool *pool;
     struct net_batch batch;
-    int64_t n;                         /* tokens */
-    double layer_weights, weights;     /* in products, per token; with the output's */
-    double attention;                  /* flops forward: what a query sees of keys and values */
-    float *square;                     /* operands of sgemm_rate */
-    double rate;                       /* the best so far */
-    float *x, *states, *a, *b, *c, *d; /* the latter for single operations, the largest activation each */
+    int64_t n;                     /* tokens */
+    double layer_weights, weights; /* in products, per token; with the output's */
+    double attention;              /* flops forward: what a query sees of keys and values */
+    float *square;                 /* operands of sgemm_rate */
+    double rate;                   /* the best so far */
+    struct net_tape tape;
+    float *x, *a, *b, *c, *d; /* the latter for single operations, the largest activation each */
     struct net_targets targets;
     double seconds[REPEATS];
 };
@@ -107,7 +108,7 @@ static void bench_init(struct bench *b, const char *path, int64_t n_seqs, int64_
     b->batch = (struct net_batch){ids, n_seqs, n_ctx};
     b->square = floats((int64_t)pool_threads(b->pool) * 3 * GEMM_SIZE * GEMM_SIZE);
     b->x = floats(b->n * net->n_embd);
-    b->states = floats(b->n * net->n_embd * net->n_layers);
+    check(net_tape_init(&b->tape, net, b->n, NULL, &err));
     b->a = floats(b->n * widest);
     b->b = floats(b->n * widest);
     b->c = floats(b->n * widest);
@@ -116,11 +117,12 @@ static void bench_init(struct bench *b, const char *path, int64_t n_seqs, int64_
 
 static void bench_release(struct bench *b)
 {
-    float *buffers[] = {b->square, b->x, b->states, b->a, b->b, b->c, b->d};
+    float *buffers[] = {b->square, b->x, b->a, b->b, b->c, b->d};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         free(buffers[i]);
     free((void *)(uintptr_t)b->batch.ids);
     net_targets_release(&b->targets);
+    net_tape_release(&b->tape);
     pool_free(b->pool);
     net_release(&b->net);
     gguf_model_close(b->model);
@@ -167,7 +169,7 @@ typedef double part_run(struct bench *b);
 static double run_forward(struct bench *b)
 {
     double start = seconds_now();
-    check(net_forward(&b->net, b->pool, &b->batch, b->x, b->states, b->n, NULL, NULL, &err));
+    check(net_forward(&b->net, b->pool, &b->batch, b->x, &b->tape, b->n, NULL, NULL, &err));
     return seconds_now() - start;
 }
 
@@ -186,8 +188,9 @@ static double backward_with(struct bench *b, size_t n_types, double *product)
     struct watcher w = {.n_types = n_types};
     struct net_observer observer = {.user = &w, .map = watch_map, .done = watch_done};
     projector_init(&w.projector, b->pool, CHUNK, b->n / CHUNK);
+    run_forward(b); /* fills the tape */
     double start = seconds_now();
-    check(net_backward(&b->net, b->pool, &b->batch, b->x, b->states, &b->targets,
+    check(net_backward(&b->net, b->pool, &b->batch, b->x, &b->tape, &b->targets,
                        n_types > 0 ? &observer : NULL, NULL, &err));
     double seconds = seconds_now() - start - w.projector.seconds_quantize;
     *product = w.projector.seconds_product;

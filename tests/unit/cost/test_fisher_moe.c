@@ -110,13 +110,14 @@ static bool keep_pair(void *user, const char *tensor, const struct archive_cost 
 static void run_fisher(struct pairs *pairs)
 {
     struct text_windows windows = random_windows(31);
-    struct fisher_options options = {FISHER_DEFAULT_CHUNK, 1, types, N_TYPES};
+    struct fisher_options options = {
+        .chunk = FISHER_DEFAULT_CHUNK, .seed = 1, .types = types, .n_types = N_TYPES};
     struct fisher_result result;
     struct archive *archive;
     int64_t set;
     struct archive_cost_key key = {"model", windows.sha256, "imatrix", "fisher", "params", fisher_version()};
     const char *dataset = "random tokens";
-    check(imatrix_collect(&importances, &net, pool, &windows, &dataset, 1, NULL, &err));
+    check(imatrix_collect(&importances, &net, pool, &windows, &dataset, 1, NULL, NULL, &err));
     check(archive_open(&archive, in_folder("costs.allot"), &err));
     check(archive_cost_set(archive, &key, &set, &err));
     check(fisher_run(&result, &net, pool, &windows, &importances, &options, archive, set, NULL, &err));
