@@ -6,8 +6,9 @@
 #
 # Python packages carry the models, quantized; a BF16 reference is made of one by moving every weight within its
 # own quantization step (tests/tools/dither.c). Everything lies in ./demo; what an earlier run left there is used
-# again. DEMO_MODEL is smollm2 or gemma3, DEMO_MIXES the plain mixes whose sizes are tried, DEMO_WINDOWS how many
-# windows of each text are measured, DEMO_SEQUENCES how many sequences the costs come from, DEMO_DIR another folder.
+# again. DEMO_MODEL is smollm2 or gemma3, DEMO_MIXES the plain mixes whose sizes are tried, DEMO_CHUNKS how many
+# windows the importance matrix comes from, DEMO_SEQUENCES how many sequences the costs, DEMO_WINDOWS how many windows
+# of each text are measured, DEMO_DIR another folder.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 cd "$(dirname "$0")/.."
@@ -86,7 +87,7 @@ make_texts() {
     date -r "$calib" >"$part"
 }
 
-make_imatrix() { "$allot" imatrix "$reference" -f "$calib" --chunks 128 -o "$imatrix" >&2; }
+make_imatrix() { "$allot" imatrix "$reference" -f "$calib" --chunks "${DEMO_CHUNKS:-128}" -o "$imatrix" >&2; }
 
 quantize_plain() { # MIX
     "$stock/llama-quantize" --imatrix "$imatrix" "$reference" "$part" "$1" >"$dir/plain.log" 2>&1 ||

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: MIT
 set -euo pipefail
 . "$(dirname "$0")/common.bash"
-export DEMO_WINDOWS=${DEMO_WINDOWS:-3} DEMO_SEQUENCES=${DEMO_SEQUENCES:-32}
+export DEMO_CHUNKS=${DEMO_CHUNKS:-32} DEMO_WINDOWS=${DEMO_WINDOWS:-3} DEMO_SEQUENCES=${DEMO_SEQUENCES:-32}
 demo gemma3 Q4_K_M Q3_K_M
 gains Q4_K_M 0.9
 gains Q3_K_M 0.9
