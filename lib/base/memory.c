@@ -182,9 +182,9 @@ int64_t memory_own(void)
     return sum;
 }
 
-/* Measured: OpenBLAS takes some 10 MiB for each thread that it is called on. */
 int64_t memory_base(int n_threads)
 {
-    const int64_t step = 16 << 20, sum = memory_own() + (n_threads + 1) * step;
-    return (sum + step - 1) / step * step; /* so that it is the same in the next run */
+    /* Measured: OpenBLAS takes some 10 MiB for each thread that it is called on. */
+    const int64_t mib = 1 << 20, sum = memory_own() + 16 * mib * (n_threads + 1);
+    return (sum + 4 * mib - 1) / (4 * mib) * (4 * mib); /* so that the next run finds the same */
 }

@@ -212,6 +212,12 @@ static allot_status convert_rows(struct tensor_work *w, int64_t row, int64_t n,
                          w->offset + row * out_row_bytes, err);
 }
 
+/* The first row of a block; of the block after the last, the number of rows. */
+static int64_t first_row(const struct tensor_work *w, int64_t block)
+{
+    return block / w->blocks_per_matrix * w->tensor->ne[1] + block % w->blocks_per_matrix * w->block_rows;
+}
+
 static void work_on_block(void *user, int64_t item, int thread)
 {
     struct tensor_work *w = user;
@@ -220,9 +226,8 @@ static void work_on_block(void *user, int64_t item, int thread)
     struct allot_error error;
     if (failed_before(w, block))
         return;
-    const int64_t matrix = block / w->blocks_per_matrix, start = block % w->blocks_per_matrix * w->block_rows;
-    const int64_t left = t->ne[1] - start, n = left < w->block_rows ? left : w->block_rows;
-    const int64_t row = matrix * t->ne[1] + start;
+    const int64_t row = first_row(w, block), left = t->ne[1] - row % t->ne[1];
+    const int64_t n = left < w->block_rows ? left : w->block_rows;
     const allot_status status = w->type == t->type ? copy_rows(w, row, n, &error)
                                                    : convert_rows(w, row, n, &w->scratch[thread], &error);
     if (status)
@@ -281,6 +286,8 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
         const int64_t left = w.n_blocks - block;
         w.first_block = block;
         pool_run(run->pool, left < batch ? left : batch, work_on_block, &w);
+        const int64_t row = first_row(&w, block), end = first_row(&w, left < batch ? w.n_blocks : block + batch);
+        gguf_tensor_forget_rows(t, row, end - row);
         if (w.failed_block != INT64_MAX) {
             *err = w.error;
             status = w.error.status;
@@ -301,7 +308,6 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
     if (!status && atomic_load(&w.floored))
         allot_note(run->progress, "tensor %s: zero or extreme importances were adjusted to quantize it to %s",
                    t->name, ggml_type_name(w.type));
-    gguf_tensor_forget(t);
     run->done += t->n_elements;
     return status ? status : allot_report(run->progress, err, "quantize", run->done, run->total);
 }
