@@ -37,8 +37,12 @@ static const struct option_row rows[] = {
         "windows of 512 tokens for the computed importance matrix; 0: all of the texts"),
     ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
         "candidate types, such as Q4_K,Q6_K,Q8_0; without it those that suit ordinary weights"),
+    ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
+        "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
+        "libllama runs and memory holds"),
     ROW("sequences", 0, "N", OPTION_INT, sequences, TEXT_OF(FISHER_DEFAULT_SEQUENCES), 1,
-        "calibration sequences for the costs, spread evenly over the texts"),
+        "calibration sequences for the costs, spread evenly over the texts; with --method probe " TEXT_OF(
+            PROBE_DEFAULT_SEQUENCES) " unless given"),
     ROW("seq-len", 0, "N", OPTION_INT, sequence_length, TEXT_OF(FISHER_DEFAULT_SEQUENCE_LENGTH), 8,
         "tokens of each of them"),
     ROW("chunk", 0, "N", OPTION_INT, chunk, TEXT_OF(FISHER_DEFAULT_CHUNK), 1,
@@ -51,14 +55,23 @@ const struct option_set calibration_options = OPTION_SET(rows);
 
 const char *calibration_run_option(size_t i)
 {
-    static const char *const names[] = {"imatrix-chunks", "sequences", "seq-len", "chunk", "seed"};
+    static const char *const names[] = {"imatrix-chunks", "method", "sequences", "seq-len", "chunk", "seed"};
     return i < sizeof names / sizeof *names ? names[i] : NULL;
 }
 
 allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err)
 {
+    static const char *const of_fisher[] = {"chunk", "seed"};
     struct type_set set;
-    if (args->sequence_length % args->chunk != 0)
+    const bool probe = strcmp(args->method, "probe") == 0;
+    if (!probe && strcmp(args->method, "fisher") != 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--method: '%s' is not one of fisher, probe",
+                          args->method);
+    for (size_t i = 0; probe && i < sizeof of_fisher / sizeof *of_fisher; i++)
+        if (string_list_has(&args->sized.common.given, of_fisher[i]))
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method probe exclude each other",
+                              of_fisher[i]);
+    if (!probe && args->sequence_length % args->chunk != 0)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--chunk: %" PRId64 " does not divide --seq-len %" PRId64,
                           args->chunk, args->sequence_length);
     if (args->imatrix && args->no_imatrix)
@@ -69,11 +82,35 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
     return type_set_parse(&set, args->types, err);
 }
 
+enum calibration_means calibration_method(const struct calibrated_arguments *args)
+{
+    return strcmp(args->method, "probe") == 0 ? BY_LIBLLAMA : BY_NET;
+}
+
+static int64_t n_sequences(const struct calibrated_arguments *args)
+{
+    const bool given = string_list_has(&args->sized.common.given, "sequences");
+    return calibration_method(args) == BY_LIBLLAMA && !given ? PROBE_DEFAULT_SEQUENCES : args->sequences;
+}
+
+static allot_status open_net(struct calibration *c, const struct gguf_model *model,
+                             enum calibration_means means, struct allot_error *err)
+{
+    struct allot_error cause;
+    allot_status status = net_open(&c->net, model, &cause);
+    c->has_net = status == ALLOT_OK;
+    if (status == ALLOT_OK || (status == ALLOT_ERR_UNSUPPORTED && means == BY_EITHER))
+        return ALLOT_OK;
+    return allot_fail(
+        err, status, "%s%s", cause.message,
+        status == ALLOT_ERR_UNSUPPORTED ? "; --method probe works for any model that libllama runs" : "");
+}
+
 allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool, int64_t memory,
-                              struct allot_error *err)
+                              enum calibration_means means, struct allot_error *err)
 {
     memset(c, 0, sizeof *c);
-    allot_status status = net_open(&c->net, job->model, err);
+    allot_status status = means == BY_LIBLLAMA ? ALLOT_OK : open_net(c, job->model, means, err);
     if (status != ALLOT_OK)
         return status;
     c->job = job;
@@ -100,7 +137,7 @@ allot_status calibration_read(struct calibration *c, const struct calibrated_arg
                                          IMATRIX_CONTEXT, args->imatrix_chunks, err);
     if (status == ALLOT_OK)
         status = text_windows_from_files(&c->sequences, c->vocab, texts->items, texts->n,
-                                         (int32_t)args->sequence_length, args->sequences, err);
+                                         (int32_t)args->sequence_length, n_sequences(args), err);
     return status;
 }
 
@@ -194,12 +231,15 @@ allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
     allot_status status = ALLOT_OK;
     memset(im, 0, sizeof *im);
     if (c->job->archive) {
-        key = text_printf("%s %s %s", c->job->sha256, windows->sha256, fisher_version());
+        key = text_printf("%s %s %s%s", c->job->sha256, windows->sha256, fisher_version(),
+                          c->has_net ? "" : " libllama");
         status = key ? find_imatrix(im, c->job, key, err) : allot_fail_memory(err, 256, "a key");
     }
     if (status == ALLOT_OK && !im->present) {
-        status = imatrix_collect(&im->data, &c->net, c->pool, windows, texts->items, texts->n, &c->memory,
-                                 progress, err);
+        status = c->has_net ? imatrix_collect(&im->data, &c->net, c->pool, windows, texts->items, texts->n,
+                                              &c->memory, progress, err)
+                            : imatrix_collect_decoded(&im->data, c->job->model, c->pool, windows,
+                                                      texts->items, texts->n, progress, err);
         im->present = im->computed = status == ALLOT_OK;
         if (status == ALLOT_OK && c->job->archive && !archive_is_read_only(c->job->archive))
             status = store_imatrix(im, c->job, key, err);
@@ -309,37 +349,75 @@ static allot_status find_set(struct archive_cost_set_info *info, struct model_jo
     return status;
 }
 
+/* Finds or makes the set of these costs, and marks it as used. */
+static allot_status open_set(int64_t *set_id, const struct calibration *c, const struct job_imatrix *im,
+                             const char *method, const char *params, struct allot_error *err)
+{
+    const struct text_windows *windows = &c->sequences;
+    const struct archive_cost_key key = {
+        .model_sha256 = c->job->sha256,
+        .text_sha256 = windows->sha256,
+        .imatrix_sha256 = im->present ? im->data.sha256 : "",
+        .method = method,
+        .params = params,
+        .version = fisher_version(),
+    };
+    allot_status status = archive_cost_set(c->job->archive, &key, set_id, err);
+    if (status == ALLOT_OK)
+        status = archive_cost_set_touch(c->job->archive, *set_id, windows->n * windows->n_ctx, err);
+    return status;
+}
+
+static allot_status fisher_costs(struct calibration_result *result, int64_t *set_id, struct calibration *c,
+                                 const struct fisher_options *options, const struct job_imatrix *im,
+                                 const struct allot_progress *progress, struct allot_error *err)
+{
+    char params[64];
+    fisher_params(params, options);
+    allot_status status = open_set(set_id, c, im, "fisher", params, err);
+    if (status == ALLOT_OK)
+        status = fisher_run(&result->fisher, &c->net, c->pool, &c->sequences, im->present ? &im->data : NULL,
+                            options, c->job->archive, *set_id, progress, err);
+    result->n_unsuited = result->fisher.n_unsuited;
+    result->n_resumed = result->fisher.n_resumed;
+    return status;
+}
+
+static allot_status probe_costs(struct calibration_result *result, int64_t *set_id, struct calibration *c,
+                                const struct probe_options *options, const struct job_imatrix *im,
+                                const struct allot_progress *progress, struct allot_error *err)
+{
+    char params[64];
+    probe_params(params);
+    result->probed = true;
+    allot_status status = open_set(set_id, c, im, "probe", params, err);
+    if (status == ALLOT_OK)
+        status = probe_run(&result->probe, c->job->model, c->pool, &c->sequences,
+                           im->present ? &im->data : NULL, options, c->job->archive, *set_id, progress, err);
+    result->n_unsuited = result->probe.n_unsuited;
+    result->n_resumed = result->probe.n_resumed;
+    return status;
+}
+
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
                                const struct calibrated_arguments *args, const struct job_imatrix *im,
                                const struct allot_progress *progress, struct allot_error *err)
 {
-    const struct text_windows *windows = &c->sequences;
     struct type_set set;
     enum ggml_type types[GGML_TYPE_COUNT];
-    char params[64];
     int64_t set_id = 0;
     memset(result, 0, sizeof *result);
     allot_status status = type_set_parse(&set, args->types, err);
     if (status != ALLOT_OK)
         return status;
-    struct fisher_options options = {
-        .chunk = (int32_t)args->chunk, .seed = (uint64_t)args->seed, .types = types, .memory = &c->memory};
-    options.n_types = candidate_types(types, &set);
-    fisher_params(params, &options);
-    const struct archive_cost_key key = {
-        .model_sha256 = c->job->sha256,
-        .text_sha256 = windows->sha256,
-        .imatrix_sha256 = im->present ? im->data.sha256 : "",
-        .method = "fisher",
-        .params = params,
-        .version = fisher_version(),
-    };
-    status = archive_cost_set(c->job->archive, &key, &set_id, err);
-    if (status == ALLOT_OK)
-        status = archive_cost_set_touch(c->job->archive, set_id, windows->n * windows->n_ctx, err);
-    if (status == ALLOT_OK)
-        status = fisher_run(&result->fisher, &c->net, c->pool, windows, im->present ? &im->data : NULL,
-                            &options, c->job->archive, set_id, progress, err);
+    const size_t n_types = candidate_types(types, &set);
+    const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,
+                                          &c->memory};
+    const struct probe_options probe = {types, n_types, &c->memory};
+    if (calibration_method(args) == BY_LIBLLAMA)
+        status = probe_costs(result, &set_id, c, &probe, im, progress, err);
+    else
+        status = fisher_costs(result, &set_id, c, &fisher, im, progress, err);
     if (status == ALLOT_ERR_INTERRUPTED)
         return allot_fail(
             err, status,

@@ -6,6 +6,7 @@
 #include "base/pool.h"
 #include "budget.h"
 #include "cost/fisher.h"
+#include "cost/probe.h"
 #include "job.h"
 
 /* The arguments of the commands that calibrate; not all of them show all of the options. */
@@ -16,7 +17,7 @@ struct calibrated_arguments {
     bool no_imatrix;
     int64_t imatrix_chunks;
     int64_t chunk, sequences, sequence_length, seed;
-    const char *types;
+    const char *types, *method;
     int64_t memory; /* bytes; 0: the default limit */
 };
 
@@ -41,6 +42,7 @@ struct calibration {
     struct model_job *job;
     struct pool *pool;
     struct net net;
+    bool has_net; /* else libllama runs the model */
     struct text_vocab *vocab;
     struct text_windows sequences;       /* for the costs */
     struct text_windows imatrix_windows; /* empty unless an imatrix is to be computed */
@@ -49,9 +51,14 @@ struct calibration {
     char *folder; /* of the archive, for temporary files */
 };
 
+/* What runs the model: lib/net, whose architectures are few; libllama; or lib/net if it can. */
+enum calibration_means { BY_NET, BY_LIBLLAMA, BY_EITHER };
+
 /* memory: as in the arguments. */
 allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool, int64_t memory,
-                              struct allot_error *err);
+                              enum calibration_means means, struct allot_error *err);
+/* What --method needs. */
+enum calibration_means calibration_method(const struct calibrated_arguments *args);
 /* Reads all that the arguments name, so that a mistake in them shows before an archive is made. */
 allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,
                               const struct allot_progress *progress, struct allot_error *err);
@@ -72,7 +79,10 @@ allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibrati
  * not computed again. */
 struct calibration_result {
     struct archive_cost_set_info set;
+    bool probed;
     struct fisher_result fisher;
+    struct probe_result probe;
+    int64_t n_unsuited, n_resumed; /* of either */
 };
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
                                const struct calibrated_arguments *args, const struct job_imatrix *im,

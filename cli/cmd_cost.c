@@ -59,13 +59,16 @@ static allot_status print_text(const struct model_job *job, const struct cost_ta
 
     printf("%s: costs of %" PRId64 " tensors from %" PRId64 " tokens", job->archive_path, table->n_measured,
            table->set.n_tokens);
-    if (result->fisher.n_resumed)
-        printf(", %" PRId64 " of them from earlier runs", result->fisher.n_resumed);
-    printf("\nforward %.1f s, backward and costs %.1f s\n", result->fisher.seconds_forward,
-           result->fisher.seconds_backward);
-    if (result->fisher.n_unsuited)
-        printf("%" PRId64 " tensors cannot take any of the types and keep theirs\n",
-               result->fisher.n_unsuited);
+    if (result->n_resumed)
+        printf(", %" PRId64 " of them from earlier runs", result->n_resumed);
+    if (result->probed)
+        printf("\nforward %.1f s, probes %.1f s, quantizing %.1f s\n", result->probe.seconds_forward,
+               result->probe.seconds_probe, result->probe.seconds_quantize);
+    else
+        printf("\nforward %.1f s, backward and costs %.1f s\n", result->fisher.seconds_forward,
+               result->fisher.seconds_backward);
+    if (result->n_unsuited)
+        printf("%" PRId64 " tensors cannot take any of the types and keep theirs\n", result->n_unsuited);
     if (infeasible)
         printf("%" PRId64 " times a type could not hold a tensor (NaN or Inf scales)\n", infeasible);
     printf("\nIf every tensor had the type:\n");
@@ -80,6 +83,24 @@ static allot_status print_text(const struct model_job *job, const struct cost_ta
         table_cell(&t, "%.4g", sum->cost);
     }
     return table_print(&t, err);
+}
+
+static void put_work(json_t *document, const struct calibration_result *result)
+{
+    const struct fisher_result *fisher = &result->fisher;
+    const struct probe_result *probe = &result->probe;
+    json_put(document, "seconds_forward",
+             json_number(result->probed ? probe->seconds_forward : fisher->seconds_forward));
+    json_put(document, "seconds_quantize",
+             json_number(result->probed ? probe->seconds_quantize : fisher->seconds_quantize));
+    if (result->probed) {
+        json_put(document, "seconds_probe", json_number(probe->seconds_probe));
+    } else {
+        json_put(document, "seconds_backward", json_number(fisher->seconds_backward));
+        json_put(document, "seconds_product", json_number(fisher->seconds_product));
+        json_put(document, "memory_bytes", json_integer(fisher->place.own));
+        json_put(document, "temporary_file_bytes", json_integer(fisher->place.file));
+    }
 }
 
 static allot_status print_json(const struct model_job *job, const struct cost_table *table,
@@ -108,15 +129,10 @@ static allot_status print_json(const struct model_job *job, const struct cost_ta
     json_put(document, "version", json_text(table->set.version));
     json_put(document, "tokens", json_integer(table->set.n_tokens));
     json_put(document, "measured", json_integer(table->n_measured));
-    json_put(document, "unsuited", json_integer(result->fisher.n_unsuited));
+    json_put(document, "unsuited", json_integer(result->n_unsuited));
     json_put(document, "infeasible", json_integer(count_infeasible(job->model, table)));
-    json_put(document, "resumed", json_integer(result->fisher.n_resumed));
-    json_put(document, "seconds_forward", json_number(result->fisher.seconds_forward));
-    json_put(document, "seconds_backward", json_number(result->fisher.seconds_backward));
-    json_put(document, "seconds_quantize", json_number(result->fisher.seconds_quantize));
-    json_put(document, "seconds_product", json_number(result->fisher.seconds_product));
-    json_put(document, "memory_bytes", json_integer(result->fisher.place.own));
-    json_put(document, "temporary_file_bytes", json_integer(result->fisher.place.file));
+    json_put(document, "resumed", json_integer(result->n_resumed));
+    put_work(document, result);
     json_put(document, "tensors", tensors);
     return json_print(document, err);
 }
@@ -154,7 +170,8 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     if (status == ALLOT_OK)
         status = pool_new(&pool, (int)common->threads, err);
     if (status == ALLOT_OK)
-        status = calibration_open(&calibration, &job, pool, args->memory, err);
+        status =
+            calibration_open(&calibration, &job, pool, args->memory, calibration_method(args), err);
     if (status == ALLOT_OK)
         status = calibration_read(&calibration, args, progress, err);
     if (status == ALLOT_OK)

@@ -70,7 +70,7 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     if (status == ALLOT_OK)
         status = pool_new(&pool, (int)args->common.threads, err);
     if (status == ALLOT_OK)
-        status = calibration_open(&calibration, &job, pool, args->memory, err);
+        status = calibration_open(&calibration, &job, pool, args->memory, BY_EITHER, err);
     if (status == ALLOT_OK)
         status = text_windows_from_files(&windows, calibration.vocab, args->texts.items, args->texts.n,
                                          (int32_t)args->ctx, args->chunks, err);

@@ -85,7 +85,8 @@ static allot_status check_before_work(const struct quantize_run *run, struct all
 static allot_status open_calibration(struct quantize_run *run, struct allot_error *err)
 {
     allot_status status =
-        calibration_open(&run->calibration, &run->job, run->pool, run->args->calibrated.memory, err);
+        calibration_open(&run->calibration, &run->job, run->pool, run->args->calibrated.memory,
+                         calibration_method(&run->args->calibrated), err);
     if (status == ALLOT_OK)
         status = calibration_read(&run->calibration, &run->args->calibrated, run->progress, err);
     return status;

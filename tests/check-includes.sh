@@ -16,7 +16,7 @@ gguf:     base
 text:     gguf base
 quant:    gguf base
 net:      gguf base
-cost:     net quant text archive gguf base
+cost:     net quant measure text archive gguf base
 measure:  text gguf base
 cli:      cost plan measure net quant text archive gguf base
 '
@@ -27,7 +27,7 @@ sqlite3\.h:            archive
 pcre2\.h:              plan
 openssl/.*:            base
 jansson\.h:            cli
-llama\.h:              text measure quant cli
+llama\.h:              text measure quant cost cli
 (ggml|gguf)(-.*)?\.h:  gguf text quant net cost measure cli
 '
 # What library code must not call or name: it returns a status and reports through callbacks.

@@ -1,4 +1,4 @@
-/* collect.h - the importance matrix of a calibration text, from one streamed forward pass.
+/* collect.h - the importance matrix of a calibration text, from one forward pass.
  * SPDX-License-Identifier: MIT */
 #ifndef ALLOT_COST_COLLECT_H
 #define ALLOT_COST_COLLECT_H
@@ -15,5 +15,12 @@ allot_status imatrix_collect(struct imatrix *out, const struct net *net, struct 
                              const struct text_windows *windows, const char *const *datasets,
                              size_t n_datasets, const struct memory_budget *memory,
                              const struct allot_progress *progress, struct allot_error *err);
+
+/* The same for a model of any architecture that libllama runs, by its kernels and from its graph; the whole
+ * model should fit into memory. progress counts windows. */
+allot_status imatrix_collect_decoded(struct imatrix *out, const struct gguf_model *model, struct pool *pool,
+                                     const struct text_windows *windows, const char *const *datasets,
+                                     size_t n_datasets, const struct allot_progress *progress,
+                                     struct allot_error *err);
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "cost/candidates.h"
 #include "cost/project.h"
 #include "quant/quant.h"
 
@@ -55,18 +56,15 @@ size_t fisher_legal_types(const struct gguf_tensor *tensor, bool have_weights, c
 /* One tensor of the model, as a run sees it. */
 struct candidate {
     bool wanted;
-    enum ggml_type *types; /* legal ones */
-    size_t n_types;
+    struct candidates lacking;
     struct projection *projection; /* while its gradients come in */
 };
 
 struct fisher {
     const struct net *net;
     struct pool *pool;
-    const struct imatrix *imatrix;
     const struct fisher_options *options;
-    struct archive *archive;
-    int64_t set_id;
+    struct cost_wish wish;
     int64_t n_tokens;
     int last_layer_noted;                /* whose experts without tokens a note has named; -1: none */
     int64_t weights_done, weights_total; /* of the tensors wanted */
@@ -77,16 +75,6 @@ struct fisher {
 
 /* ---- Which tensors lack what --------------------------------------------------------------------- */
 
-static allot_status find_weights(const struct fisher *f, const struct gguf_tensor *tensor, float **weights,
-                                 struct allot_error *err)
-{
-    char reason[128];
-    *weights = NULL;
-    if (f->imatrix == NULL)
-        return ALLOT_OK;
-    return imatrix_weights(f->imatrix, tensor, weights, reason, err);
-}
-
 static allot_status plan_candidate(struct fisher *f, int64_t index, struct fisher_result *result,
                                    struct allot_error *err)
 {
@@ -94,38 +82,15 @@ static allot_status plan_candidate(struct fisher *f, int64_t index, struct fishe
     struct candidate *c = &f->candidates[index];
     if (!gguf_tensor_quantizable(tensor))
         return ALLOT_OK;
-    float *weights;
-    allot_status status = find_weights(f, tensor, &weights, err);
+    allot_status status = candidates_find(&c->lacking, &f->wish, tensor, err);
     if (status != ALLOT_OK)
         return status;
-    size_t n = f->options->n_types;
-    c->types = malloc((n + 1) * sizeof *c->types);
-    const char **names = malloc((n + 1) * sizeof *names);
-    bool *have = calloc(n + 1, sizeof *have);
-    if (c->types == NULL || names == NULL || have == NULL)
-        status = allot_fail_memory(err, (n + 1) * sizeof *names, tensor->name);
-    if (status == ALLOT_OK) {
-        c->n_types = fisher_legal_types(tensor, weights != NULL, f->options->types, n, c->types);
-        for (size_t i = 0; i < c->n_types; i++)
-            names[i] = quant_type_find(c->types[i])->name;
-        status = archive_cost_have(f->archive, f->set_id, tensor->name, names, c->n_types, have, err);
-    }
-    size_t missing = 0, legal = c->n_types;
-    for (size_t i = 0; status == ALLOT_OK && i < c->n_types; i++)
-        if (!have[i])
-            c->types[missing++] = c->types[i];
-    if (status == ALLOT_OK) {
-        c->n_types = missing;
-        c->wanted = missing > 0;
-        result->n_tensors++;
-        result->n_unsuited += legal == 0;
-        result->n_resumed += legal > 0 && missing == 0;
-        f->weights_total += missing > 0 ? tensor->n_elements : 0;
-    }
-    free(weights);
-    free(names);
-    free(have);
-    return status;
+    c->wanted = c->lacking.n_types > 0;
+    result->n_tensors++;
+    result->n_unsuited += c->lacking.n_legal == 0;
+    result->n_resumed += c->lacking.n_legal > 0 && !c->wanted;
+    f->weights_total += c->wanted ? tensor->n_elements : 0;
+    return ALLOT_OK;
 }
 
 /* ---- Callbacks of the backward pass ---------------------------------------------------------------- */
@@ -143,9 +108,9 @@ static allot_status find_projection(struct fisher *f, const struct gguf_tensor *
     allot_status status = ALLOT_OK;
     if (c->projection == NULL) {
         float *weights;
-        status = find_weights(f, tensor, &weights, err);
+        status = candidates_weights(&weights, &f->wish, tensor, err);
         if (status == ALLOT_OK)
-            status = projection_new(&c->projection, tensor, c->types, c->n_types, weights,
+            status = projection_new(&c->projection, tensor, c->lacking.types, c->lacking.n_types, weights,
                                     f->projector.n_chunks, err);
     }
     *out = c->projection;
@@ -255,7 +220,7 @@ static allot_status store(struct fisher *f, const struct projection *p, struct a
         }
     }
     if (status == ALLOT_OK)
-        status = archive_cost_put(f->archive, f->set_id, p->tensor->name, rows, p->n_types, err);
+        status = archive_cost_put(f->wish.archive, f->wish.set_id, p->tensor->name, rows, p->n_types, err);
     free(rows);
     free(u);
     return status;
@@ -334,19 +299,6 @@ static allot_status run_passes(struct fisher *f, const struct text_windows *wind
     return status;
 }
 
-static allot_status note_finished(const struct fisher *f, struct allot_error *err)
-{
-    size_t n = f->options->n_types;
-    const char **names = malloc((n + 1) * sizeof *names);
-    if (names == NULL)
-        return allot_fail_memory(err, (n + 1) * sizeof *names, "names of types");
-    for (size_t i = 0; i < n; i++)
-        names[i] = quant_type_find(f->options->types[i])->name;
-    allot_status status = archive_cost_finish(f->archive, f->set_id, names, n, err);
-    free(names);
-    return status;
-}
-
 allot_status fisher_run(struct fisher_result *result, const struct net *net, struct pool *pool,
                         const struct text_windows *windows, const struct imatrix *imatrix,
                         const struct fisher_options *options, struct archive *archive, int64_t set_id,
@@ -354,10 +306,8 @@ allot_status fisher_run(struct fisher_result *result, const struct net *net, str
 {
     struct fisher f = {.net = net,
                        .pool = pool,
-                       .imatrix = imatrix,
                        .options = options,
-                       .archive = archive,
-                       .set_id = set_id,
+                       .wish = {imatrix, options->types, options->n_types, archive, set_id},
                        .n_tokens = windows->n * windows->n_ctx,
                        .last_layer_noted = -1,
                        .progress = progress};
@@ -376,14 +326,12 @@ allot_status fisher_run(struct fisher_result *result, const struct net *net, str
     if (status == ALLOT_OK && f.weights_total > 0)
         status = run_passes(&f, windows, result, err);
     if (status == ALLOT_OK)
-        status = note_finished(&f, err);
-    if (status == ALLOT_OK)
-        status = archive_cost_set_touch(archive, set_id, f.n_tokens, err);
+        status = candidates_finish(&f.wish, f.n_tokens, err);
     result->seconds_quantize = f.projector.seconds_quantize;
     result->seconds_product = f.projector.seconds_product;
     projector_release(&f.projector);
     for (int64_t i = 0; i < net->model->n_tensors; i++) {
-        free(f.candidates[i].types);
+        free(f.candidates[i].lacking.types);
         projection_free(f.candidates[i].projection);
     }
     free(f.candidates);

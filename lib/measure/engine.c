@@ -24,16 +24,17 @@ static struct llama_context_params context_params(int32_t n_ctx, int32_t n_outpu
     return params;
 }
 
-allot_status engine_model_open(struct engine_model *model, const char *path, struct allot_error *err)
+allot_status engine_model_open(struct engine_model *model, const char *path, enum text_load what,
+                               struct allot_error *err)
 {
     *model = (struct engine_model){.path = path};
-    allot_status status = text_llama_load(&model->llama, path, false, err);
+    allot_status status = text_llama_load(&model->llama, path, what, err);
     if (status != ALLOT_OK)
         return status;
     model->vocab = llama_model_get_vocab(model->llama);
     if (!llama_model_has_decoder(model->llama) || llama_model_has_encoder(model->llama)) {
         engine_model_close(model);
-        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: only decoder models can be measured", path);
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: only decoder models can be run", path);
     }
     return ALLOT_OK;
 }
@@ -46,11 +47,16 @@ void engine_model_close(struct engine_model *model)
 }
 
 allot_status engine_open(struct engine *engine, const struct engine_model *model, int32_t n_ctx,
-                         int32_t n_outputs, struct allot_error *err)
+                         int32_t n_outputs, const struct engine_observer *observer, struct allot_error *err)
 {
+    struct llama_context_params params = context_params(n_ctx, n_outputs);
+    if (observer != NULL) {
+        params.cb_eval = observer->eval;
+        params.cb_eval_user_data = observer->user;
+    }
     *engine = (struct engine){.model = model};
     text_forget_llama_error();
-    engine->context = llama_init_from_model(model->llama, context_params(n_ctx, n_outputs));
+    engine->context = llama_init_from_model(model->llama, params);
     if (engine->context == NULL) {
         const char *cause = text_last_llama_error();
         return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: libllama cannot run it: %s", model->path,

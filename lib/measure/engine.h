@@ -7,7 +7,7 @@
 #define ALLOT_MEASURE_ENGINE_H
 
 #include "allot.h"
-#include "llama.h"
+#include "text/load.h"
 
 struct engine_model {
     const char *path; /* the caller's */
@@ -15,7 +15,8 @@ struct engine_model {
     const struct llama_vocab *vocab;
 };
 
-allot_status engine_model_open(struct engine_model *model, const char *path, struct allot_error *err);
+allot_status engine_model_open(struct engine_model *model, const char *path, enum text_load what,
+                               struct allot_error *err);
 void engine_model_close(struct engine_model *model);
 
 /* Fails, naming the first difference, unless both vocabularies hold the same tokens in the same order. */
@@ -28,10 +29,16 @@ struct engine {
     struct llama_batch batch;
 };
 
+/* Sees the nodes of the graph as they are computed (ggml-backend.h); true always, and again if asked. */
+struct engine_observer {
+    ggml_backend_sched_eval_callback eval;
+    void *user;
+};
+
 /* A context like llama-perplexity's with one thread, for windows of n_ctx tokens. The model must outlive it.
- */
+ * observer: or NULL. */
 allot_status engine_open(struct engine *engine, const struct engine_model *model, int32_t n_ctx,
-                         int32_t n_outputs, struct allot_error *err);
+                         int32_t n_outputs, const struct engine_observer *observer, struct allot_error *err);
 void engine_close(struct engine *engine);
 
 /* About the bytes that one engine takes beside the model. */

@@ -76,7 +76,8 @@ static allot_status open_models(struct run *run, const char *base_path, const ch
         struct engine_model *model = &run->models[m];
         status = allot_report(run->progress, err, "load", (int64_t)m, (int64_t)run->n_candidates + 1);
         if (status == ALLOT_OK)
-            status = engine_model_open(model, m == 0 ? base_path : candidate_paths[m - 1], err);
+            status =
+                engine_model_open(model, m == 0 ? base_path : candidate_paths[m - 1], TEXT_LOAD_MODEL, err);
         if (status == ALLOT_OK && m > 0)
             status = engine_same_vocabulary(&run->models[0], model, err);
     }

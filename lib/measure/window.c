@@ -55,7 +55,7 @@ allot_status window_scorer_open(struct window_scorer *scorer, const struct engin
     if (scorer->engines == NULL || scorer->logits == NULL || scorer->p == NULL)
         status = allot_fail_memory(err, (size_t)n_vocab * sizeof *scorer->p, "a distribution");
     for (size_t m = 0; m < n_models && status == ALLOT_OK; m++)
-        status = engine_open(&scorer->engines[m], &models[m], n_ctx, scorer->n_outputs, err);
+        status = engine_open(&scorer->engines[m], &models[m], n_ctx, scorer->n_outputs, NULL, err);
     if (status != ALLOT_OK)
         window_scorer_close(scorer);
     return status;

@@ -21,7 +21,7 @@ static char *first_shard_path(const struct gguf_model *model)
     return path;
 }
 
-allot_status text_llama_load(struct llama_model **out, const char *path, bool vocab_only,
+allot_status text_llama_load(struct llama_model **out, const char *path, enum text_load what,
                              struct allot_error *err)
 {
     struct gguf_model *checked = NULL;
@@ -30,9 +30,9 @@ allot_status text_llama_load(struct llama_model **out, const char *path, bool vo
     allot_status status = gguf_model_open(&checked, path, err);
     if (status == ALLOT_OK)
         status = check_token_list(checked, err);
-    if (status == ALLOT_OK && !vocab_only)
+    if (status == ALLOT_OK && what != TEXT_LOAD_VOCABULARY)
         status = check_hyperparameters(checked, err);
-    if (status == ALLOT_OK && !vocab_only)
+    if (status == ALLOT_OK && what != TEXT_LOAD_VOCABULARY)
         status = check_tensor_types(checked, err);
     if (status != ALLOT_OK)
         goto done;
@@ -44,7 +44,8 @@ allot_status text_llama_load(struct llama_model **out, const char *path, bool vo
     text_capture_llama_log();
     text_forget_llama_error();
     struct llama_model_params params = llama_model_default_params();
-    params.vocab_only = vocab_only;
+    params.vocab_only = what == TEXT_LOAD_VOCABULARY;
+    params.use_extra_bufts = what != TEXT_LOAD_AS_STORED;
     params.load_mode = LLAMA_LOAD_MODE_MMAP;
     *out = llama_model_load_from_file(first_path, params);
     if (*out == NULL) {

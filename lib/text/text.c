@@ -38,7 +38,7 @@ allot_status text_vocab_open(struct text_vocab **out, const char *model_path, st
         status = allot_fail_memory(err, sizeof *vocab, "a vocabulary");
         goto fail;
     }
-    status = text_llama_load(&vocab->model, model_path, true, err);
+    status = text_llama_load(&vocab->model, model_path, TEXT_LOAD_VOCABULARY, err);
     if (status != ALLOT_OK)
         goto fail;
     vocab->llama = llama_model_get_vocab(vocab->model);

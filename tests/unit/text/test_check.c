@@ -227,9 +227,9 @@ static void test_loading_checks(void **state)
         gguf_model_close(write_and_open(metadata, tensors));
         struct llama_model *model;
         struct allot_error err = {0};
-        assert_verdict(text_llama_load(&model, path, false, &err), &err, rows[r].complaint);
+        assert_verdict(text_llama_load(&model, path, TEXT_LOAD_MODEL, &err), &err, rows[r].complaint);
         assert_null(model);
-        assert_verdict(text_llama_load(&model, path, true, &err), &err, NULL);
+        assert_verdict(text_llama_load(&model, path, TEXT_LOAD_VOCABULARY, &err), &err, NULL);
         llama_model_free(model);
     }
 }

@@ -1,0 +1,66 @@
+/* candidates.c - the types whose costs a set still lacks.  SPDX-License-Identifier: MIT */
+#include "cost/candidates.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "cost/fisher.h"
+#include "quant/quant.h"
+
+allot_status candidates_weights(float **weights, const struct cost_wish *wish,
+                                const struct gguf_tensor *tensor, struct allot_error *err)
+{
+    char reason[128];
+    *weights = NULL;
+    if (wish->imatrix == NULL)
+        return ALLOT_OK;
+    return imatrix_weights(wish->imatrix, tensor, weights, reason, err);
+}
+
+allot_status candidates_find(struct candidates *out, const struct cost_wish *wish,
+                             const struct gguf_tensor *tensor, struct allot_error *err)
+{
+    float *weights;
+    size_t n = wish->n_types;
+    *out = (struct candidates){0};
+    allot_status status = candidates_weights(&weights, wish, tensor, err);
+    if (status != ALLOT_OK)
+        return status;
+    out->types = malloc((n + 1) * sizeof *out->types);
+    const char **names = malloc((n + 1) * sizeof *names);
+    bool *have = calloc(n + 1, sizeof *have);
+    if (out->types == NULL || names == NULL || have == NULL)
+        status = allot_fail_memory(err, (n + 1) * sizeof *names, tensor->name);
+    if (status == ALLOT_OK) {
+        out->n_legal = fisher_legal_types(tensor, weights != NULL, wish->types, n, out->types);
+        for (size_t i = 0; i < out->n_legal; i++)
+            names[i] = quant_type_find(out->types[i])->name;
+        status = archive_cost_have(wish->archive, wish->set_id, tensor->name, names, out->n_legal, have, err);
+    }
+    for (size_t i = 0; status == ALLOT_OK && i < out->n_legal; i++)
+        if (!have[i])
+            out->types[out->n_types++] = out->types[i];
+    if (status != ALLOT_OK) {
+        free(out->types);
+        *out = (struct candidates){0};
+    }
+    free(weights);
+    free(names);
+    free(have);
+    return status;
+}
+
+allot_status candidates_finish(const struct cost_wish *wish, int64_t n_tokens, struct allot_error *err)
+{
+    size_t n = wish->n_types;
+    const char **names = malloc((n + 1) * sizeof *names);
+    if (names == NULL)
+        return allot_fail_memory(err, (n + 1) * sizeof *names, "names of types");
+    for (size_t i = 0; i < n; i++)
+        names[i] = quant_type_find(wish->types[i])->name;
+    allot_status status = archive_cost_finish(wish->archive, wish->set_id, names, n, err);
+    free(names);
+    if (status == ALLOT_OK)
+        status = archive_cost_set_touch(wish->archive, wish->set_id, n_tokens, err);
+    return status;
+}

@@ -1,0 +1,36 @@
+/* candidates.h - the types whose costs a set still lacks, tensor by tensor.  SPDX-License-Identifier: MIT
+ *
+ * Inside lib/cost only: what all methods ask of the imatrix and of the archive. */
+#ifndef ALLOT_COST_CANDIDATES_H
+#define ALLOT_COST_CANDIDATES_H
+
+#include "archive/archive.h"
+#include "cost/imatrix.h"
+
+/* What the costs are for. */
+struct cost_wish {
+    const struct imatrix *imatrix; /* or NULL */
+    const enum ggml_type *types;   /* candidates */
+    size_t n_types;
+    struct archive *archive;
+    int64_t set_id;
+};
+
+struct candidates {
+    enum ggml_type *types; /* legal for the tensor and not in the set */
+    size_t n_types;
+    size_t n_legal; /* those in the set included */
+};
+
+/* Of a quantizable tensor. Free types with free. */
+allot_status candidates_find(struct candidates *out, const struct cost_wish *wish,
+                             const struct gguf_tensor *tensor, struct allot_error *err);
+
+/* Importances (ne[2], ne[0]) of the tensor, caller frees; NULL if there are none. */
+allot_status candidates_weights(float **weights, const struct cost_wish *wish,
+                                const struct gguf_tensor *tensor, struct allot_error *err);
+
+/* Every tensor has what it can have: notes the types as finished and the set as used now. */
+allot_status candidates_finish(const struct cost_wish *wish, int64_t n_tokens, struct allot_error *err);
+
+#endif

@@ -1,0 +1,105 @@
+/* divergence.c - how far a loaded model is from what it was.  SPDX-License-Identifier: MIT */
+#include "cost/divergence.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static allot_status keep_logits(void *user, int64_t window, int32_t first, int32_t n, const float *logits,
+                                struct allot_error *err)
+{
+    (void)err;
+    struct divergence *d = user;
+    int64_t at = (window * d->decoder->windows->n_ctx + first) * d->decoder->n_vocab;
+    memcpy((float *)d->base.data + at, logits, sizeof *logits * (size_t)(n * d->decoder->n_vocab));
+    return ALLOT_OK;
+}
+
+/* KL of one position, in double: sum p (l - l') - ln sum exp l + ln sum exp l', l from the maximum. */
+static double position_kl(const float *base, const float *now, int64_t n)
+{
+    double max = base[0], max_now = now[0], sum = 0, sum_now = 0, shift = 0;
+    for (int64_t i = 1; i < n; i++) {
+        max = base[i] > max ? base[i] : max;
+        max_now = now[i] > max_now ? now[i] : max_now;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double l = base[i] - max, l_now = now[i] - max_now, p = exp(l);
+        sum += p;
+        sum_now += exp(l_now);
+        if (p > 0)
+            shift += p * (l - l_now);
+    }
+    return shift / sum - log(sum) + log(sum_now);
+}
+
+static allot_status compare_logits(void *user, int64_t window, int32_t first, int32_t n, const float *logits,
+                                   struct allot_error *err)
+{
+    struct divergence *d = user;
+    const struct decoder *decoder = d->decoder;
+    const float *base =
+        (const float *)d->base.data + (window * decoder->windows->n_ctx + first) * decoder->n_vocab;
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += position_kl(base + i * decoder->n_vocab, logits + i * decoder->n_vocab, decoder->n_vocab);
+    sum /= decoder->windows->n_ctx;
+    d->kl[window] = first == 0 ? sum : d->kl[window] + sum;
+    if (isfinite(sum))
+        return ALLOT_OK;
+    return allot_fail(err, ALLOT_ERR_NUMERIC,
+                      "%s: its output is not finite (NaN or infinite) in window %" PRId64,
+                      decoder->model->path, window);
+}
+
+static allot_status report(void *user, int64_t first, int64_t n, struct allot_error *err)
+{
+    const struct divergence *d = user;
+    int64_t n_windows = d->decoder->windows->n;
+    return allot_report(d->progress, err, "probe", d->done * n_windows + first + n, d->total * n_windows);
+}
+
+/* Where a block of so many bytes goes beside the contexts. */
+static const char *folder_for(const struct decoder *decoder, int64_t bytes, const struct memory_budget *memory)
+{
+    if (memory == NULL)
+        return NULL;
+    int64_t contexts = decoder->n_workers *
+                       engine_bytes(&decoder->llama, decoder->windows->n_ctx, decoder->n_outputs);
+    int64_t all = memory_base(pool_threads(decoder->pool)) + contexts + bytes;
+    return all > memory->limit ? memory->folder : NULL;
+}
+
+allot_status divergence_init(struct divergence *d, struct decoder *decoder, const struct memory_budget *memory,
+                             struct allot_error *err)
+{
+    int64_t n_windows = decoder->windows->n, n = n_windows * decoder->windows->n_ctx * decoder->n_vocab;
+    int64_t bytes = (int64_t)sizeof(float) * n;
+    *d = (struct divergence){.decoder = decoder, .kl = calloc((size_t)n_windows, sizeof *d->kl)};
+    if (d->kl == NULL)
+        return allot_fail_memory(err, (size_t)n_windows * sizeof *d->kl, "divergences");
+    const struct decode_pass pass = {.user = d, .logits = keep_logits};
+    allot_status status = spill_new(&d->base, (size_t)bytes, folder_for(decoder, bytes, memory),
+                                    "the logits of the sequences", err);
+    if (status == ALLOT_OK)
+        status = decoder_run(decoder, n_windows, &pass, err);
+    if (status != ALLOT_OK)
+        divergence_release(d);
+    return status;
+}
+
+void divergence_release(struct divergence *d)
+{
+    spill_release(&d->base);
+    free(d->kl);
+    *d = (struct divergence){0};
+}
+
+allot_status divergence_measure(struct divergence *d, struct allot_error *err)
+{
+    const struct decode_pass pass = {.user = d, .logits = compare_logits, .wave = report};
+    return decoder_run(d->decoder, d->decoder->windows->n, &pass, err);
+}

@@ -1,0 +1,125 @@
+/* weight_error.c - what a tensor's weights lose in each type.  SPDX-License-Identifier: MIT */
+#include "cost/weight_error.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "gguf/convert.h"
+#include "quant/quant.h"
+
+/* Weights per item of work. Items have a place each for their sums, which are then added in order. */
+enum { ITEM_WEIGHTS = 16384 };
+
+struct job {
+    const struct gguf_model *model;
+    const struct gguf_tensor *tensor;
+    const float *weights;
+    struct weight_error *errors;
+    size_t n_types;
+    uint8_t *bytes;
+    int64_t rows_per_item, items_per_matrix, n_items;
+    float *buffers;                    /* [threads] x 3 x weights of an item */
+    double *parts;                     /* (n_items, n_types) */
+    atomic_bool *infeasible, *floored; /* [n_types] */
+    atomic_bool failed;
+    struct allot_error *failures; /* [threads] */
+};
+
+static double squared_error(const float *w, const float *back, const float *importance, int64_t n_rows,
+                            int64_t n_in)
+{
+    double sum = 0;
+    for (int64_t r = 0; r < n_rows; r++)
+        for (int64_t i = 0; i < n_in; i++) {
+            double d = (double)back[r * n_in + i] - w[r * n_in + i];
+            sum += d * d * (importance != NULL ? importance[i] : 1.0f);
+        }
+    return sum;
+}
+
+/* Rows of one matrix, in every type. */
+static void quantize_item(void *user, int64_t item, int thread)
+{
+    struct job *job = user;
+    const struct gguf_tensor *t = job->tensor;
+    int64_t n_in = t->ne[0], matrix = item / job->items_per_matrix;
+    int64_t row = item % job->items_per_matrix * job->rows_per_item, n_rows = t->ne[1] - row;
+    if (n_rows > job->rows_per_item)
+        n_rows = job->rows_per_item;
+    int64_t room = job->rows_per_item * n_in, first = matrix * t->ne[1] + row;
+    float *w = job->buffers + (int64_t)thread * 3 * room, *back = w + room, *scratch = back + room;
+    const float *importance = job->weights != NULL ? job->weights + matrix % t->ne[2] * n_in : NULL;
+    if (atomic_load(&job->failed))
+        return;
+    if (gguf_tensor_to_f32(job->model, t, first, n_rows, w, NULL, &job->failures[thread]) != ALLOT_OK) {
+        atomic_store(&job->failed, true);
+        return;
+    }
+    for (size_t j = 0; j < job->n_types; j++) {
+        enum ggml_type type = job->errors[j].type;
+        void *rows = job->bytes ? job->bytes + (size_t)first * ggml_row_size(type, n_in) : (void *)scratch;
+        enum quant_result result = quant_rows(type, w, rows, n_rows, n_in, importance);
+        if (result == QUANT_INFEASIBLE || !gguf_to_f32(type, rows, back, n_rows * n_in)) {
+            atomic_store(&job->infeasible[j], true);
+            continue;
+        }
+        if (result == QUANT_FLOORED)
+            atomic_store(&job->floored[j], true);
+        job->parts[(size_t)item * job->n_types + j] = squared_error(w, back, importance, n_rows, n_in);
+    }
+}
+
+static allot_status run(struct job *job, struct pool *pool, struct allot_error *err)
+{
+    pool_run(pool, job->n_items, quantize_item, job);
+    for (int i = 0; i < pool_threads(pool) && job->failed; i++)
+        if (job->failures[i].status != ALLOT_OK) {
+            *err = job->failures[i];
+            return err->status;
+        }
+    for (size_t j = 0; j < job->n_types; j++) {
+        struct weight_error *e = &job->errors[j];
+        *e = (struct weight_error){
+            .type = e->type, .infeasible = job->infeasible[j], .floored = job->floored[j]};
+        for (int64_t item = 0; item < job->n_items; item++)
+            e->squares += job->parts[(size_t)item * job->n_types + j];
+    }
+    return ALLOT_OK;
+}
+
+allot_status weight_errors(struct weight_error *errors, size_t n_types, const struct gguf_model *model,
+                           const struct gguf_tensor *tensor, const float *weights, int64_t max_rows,
+                           uint8_t *bytes, struct pool *pool, struct allot_error *err)
+{
+    size_t n_threads = (size_t)pool_threads(pool);
+    struct job job = {.model = model,
+                      .tensor = tensor,
+                      .weights = weights,
+                      .errors = errors,
+                      .n_types = n_types,
+                      .bytes = bytes,
+                      .rows_per_item = tensor->ne[0] < ITEM_WEIGHTS ? ITEM_WEIGHTS / tensor->ne[0] : 1};
+    job.items_per_matrix = (tensor->ne[1] + job.rows_per_item - 1) / job.rows_per_item;
+    job.n_items = job.items_per_matrix * (tensor->n_rows / tensor->ne[1]);
+    if (max_rows > 0 && max_rows / job.rows_per_item < job.n_items)
+        job.n_items = max_rows / job.rows_per_item + 1;
+    size_t floats = n_threads * 3 * (size_t)(job.rows_per_item * tensor->ne[0]);
+    size_t n_parts = (size_t)job.n_items * n_types;
+    job.buffers = malloc(sizeof *job.buffers * floats);
+    job.parts = calloc(n_parts + 1, sizeof *job.parts);
+    job.infeasible = calloc(n_types + 1, sizeof *job.infeasible);
+    job.floored = calloc(n_types + 1, sizeof *job.floored);
+    job.failures = calloc(n_threads, sizeof *job.failures);
+    allot_status status = ALLOT_OK;
+    if (!job.buffers || !job.parts || !job.infeasible || !job.floored || !job.failures)
+        status = allot_fail_memory(err, sizeof *job.buffers * floats, tensor->name);
+    else
+        status = run(&job, pool, err);
+    free(job.buffers);
+    free(job.parts);
+    free(job.infeasible);
+    free(job.floored);
+    free(job.failures);
+    return status;
+}
