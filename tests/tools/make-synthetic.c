@@ -1,8 +1,8 @@
-/* make-synthetic.c - writes a llama-architecture GGUF of any size with random weights.
- * SPDX-License-Identifier: MIT
+/* make-synthetic.c - writes a GGUF model of any size with random weights.  SPDX-License-Identifier: MIT
  *
- * usage: make-synthetic OUT.gguf LAYERS WIDTH FFN VOCAB HEADS KV_HEADS SEED
+ * usage: make-synthetic OUT.gguf LAYERS WIDTH FFN VOCAB HEADS KV_HEADS SEED [stablelm]
  *
+ * A llama, or a stablelm: layer norms with biases, and half of each head rotated.
  * For tests of memory and speed at real sizes: the weights mean nothing (normal enough, standard deviation
  * 0.02; norms 1). The tokenizer is a byte-level BPE with a few merges, so that any text can be tokenized. The
  * file is written with ggml's own writer; weights depend on the seed, tensor and position only. */
@@ -21,6 +21,7 @@ enum { SLAB = 1 << 20, N_MERGES = 8, MIN_VOCAB = 256 + N_MERGES + 2, TOKEN_NORMA
 
 struct shape {
     uint32_t layers, width, ffn, vocab, heads, kv_heads;
+    bool stablelm;
 };
 
 /* The character that GPT-2's byte-level BPE prints for a byte, in UTF-8. */
@@ -78,20 +79,30 @@ static bool set_tokenizer(struct gguf_context *file, uint32_t vocab)
     return ok;
 }
 
+static void set_number(struct gguf_context *file, const struct shape *s, const char *name, uint32_t value)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s.%s", s->stablelm ? "stablelm" : "llama", name);
+    gguf_set_val_u32(file, key, value);
+}
+
 static void set_architecture(struct gguf_context *file, const struct shape *s)
 {
-    gguf_set_val_str(file, "general.architecture", "llama");
+    gguf_set_val_str(file, "general.architecture", s->stablelm ? "stablelm" : "llama");
     gguf_set_val_str(file, "general.name", "synthetic");
-    gguf_set_val_u32(file, "llama.block_count", s->layers);
-    gguf_set_val_u32(file, "llama.context_length", 2048);
-    gguf_set_val_u32(file, "llama.embedding_length", s->width);
-    gguf_set_val_u32(file, "llama.feed_forward_length", s->ffn);
-    gguf_set_val_u32(file, "llama.attention.head_count", s->heads);
-    gguf_set_val_u32(file, "llama.attention.head_count_kv", s->kv_heads);
-    gguf_set_val_f32(file, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    gguf_set_val_f32(file, "llama.rope.freq_base", 10000.0f);
-    gguf_set_val_u32(file, "llama.rope.dimension_count", s->width / s->heads);
-    gguf_set_val_u32(file, "llama.vocab_size", s->vocab);
+    set_number(file, s, "block_count", s->layers);
+    set_number(file, s, "context_length", 2048);
+    set_number(file, s, "embedding_length", s->width);
+    set_number(file, s, "feed_forward_length", s->ffn);
+    set_number(file, s, "attention.head_count", s->heads);
+    set_number(file, s, "attention.head_count_kv", s->kv_heads);
+    if (s->stablelm)
+        gguf_set_val_f32(file, "stablelm.attention.layer_norm_epsilon", 1e-5f);
+    else
+        gguf_set_val_f32(file, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    gguf_set_val_f32(file, s->stablelm ? "stablelm.rope.freq_base" : "llama.rope.freq_base", 10000.0f);
+    set_number(file, s, "rope.dimension_count", s->width / s->heads / (s->stablelm ? 2 : 1));
+    set_number(file, s, "vocab_size", s->vocab);
     gguf_set_val_u32(file, "general.file_type", 32);
     gguf_set_val_u32(file, "general.quantization_version", 2);
 }
@@ -106,6 +117,17 @@ static void add(struct ggml_context *ctx, struct gguf_context *file, const char 
     gguf_add_tensor(file, t);
 }
 
+static void add_norm(struct ggml_context *ctx, struct gguf_context *file, const struct shape *s,
+                     const char *name)
+{
+    char full[GGML_MAX_NAME + 8];
+    snprintf(full, sizeof full, "%s.weight", name);
+    add(ctx, file, full, s->width, 0);
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (s->stablelm)
+        add(ctx, file, full, s->width, 0);
+}
+
 static void add_tensors(struct ggml_context *ctx, struct gguf_context *file, const struct shape *s)
 {
     int64_t width = s->width, kv = width / s->heads * s->kv_heads;
@@ -116,13 +138,16 @@ static void add_tensors(struct ggml_context *ctx, struct gguf_context *file, con
                  {"attn_v", width, kv},       {"attn_output", width, width}, {"ffn_norm", width, 0},
                  {"ffn_gate", width, s->ffn}, {"ffn_up", width, s->ffn},     {"ffn_down", s->ffn, width}};
     add(ctx, file, "output.weight", width, s->vocab);
-    add(ctx, file, "output_norm.weight", width, 0);
+    add_norm(ctx, file, s, "output_norm");
     add(ctx, file, "token_embd.weight", width, s->vocab);
     for (uint32_t l = 0; l < s->layers; l++)
         for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
             char name[GGML_MAX_NAME];
-            snprintf(name, sizeof name, "blk.%u.%s.weight", l, layer[i].name);
-            add(ctx, file, name, layer[i].columns, layer[i].rows);
+            snprintf(name, sizeof name, "blk.%u.%s%s", l, layer[i].name, layer[i].rows ? ".weight" : "");
+            if (layer[i].rows)
+                add(ctx, file, name, layer[i].columns, layer[i].rows);
+            else
+                add_norm(ctx, file, s, name);
         }
 }
 
@@ -161,9 +186,10 @@ static bool write_tensor(FILE *out, const struct ggml_tensor *t, uint64_t key, u
     static const char zeros[GGUF_DEFAULT_ALIGNMENT];
     int64_t n = ggml_nelements(t);
     size_t bytes = ggml_nbytes(t);
+    const float vector_value = strstr(t->name, ".bias") ? 0.05f : 1.0f;
     if (t->type == GGML_TYPE_F32)
         for (int64_t i = 0; i < n; i++)
-            if (fwrite(&(float){1.0f}, sizeof(float), 1, out) != 1)
+            if (fwrite(&vector_value, sizeof vector_value, 1, out) != 1)
                 return false;
     for (int64_t first = 0; t->type != GGML_TYPE_F32 && first < n; first += SLAB) {
         struct slab slab = {key, first, n - first < SLAB ? n - first : SLAB, buf};
@@ -181,7 +207,8 @@ static bool write_model(const char *path, const struct shape *s, uint64_t seed)
     struct pool *pool = NULL;
     uint16_t *buf = malloc(SLAB * sizeof *buf);
     FILE *out = NULL;
-    struct ggml_init_params params = {.mem_size = ggml_tensor_overhead() * ((size_t)s->layers * 9 + 3) + 1024,
+    struct ggml_init_params params = {.mem_size =
+                                          ggml_tensor_overhead() * ((size_t)s->layers * 11 + 4) + 1024,
                                       .mem_buffer = NULL,
                                       .no_alloc = true};
     struct ggml_context *ctx = ggml_init(params);
@@ -208,15 +235,15 @@ static bool write_model(const char *path, const struct shape *s, uint64_t seed)
 int main(int argc, char **argv)
 {
     uint32_t v[6] = {0};
-    bool ok = argc == 9;
+    bool stablelm = argc == 10 && strcmp(argv[9], "stablelm") == 0, ok = argc == 9 || stablelm;
     for (int i = 0; ok && i < 6; i++) {
         v[i] = (uint32_t)strtoul(argv[2 + i], NULL, 10);
         ok = v[i] >= 1 && v[i] < 1u << 20;
     }
-    const struct shape s = {v[0], v[1], v[2], v[3], v[4], v[5]};
+    const struct shape s = {v[0], v[1], v[2], v[3], v[4], v[5], stablelm};
     if (!ok || s.vocab < MIN_VOCAB || s.width % s.heads || s.width / s.heads % 2 || s.heads % s.kv_heads) {
         fprintf(stderr,
-                "usage: make-synthetic OUT.gguf LAYERS WIDTH FFN VOCAB HEADS KV_HEADS SEED\n"
+                "usage: make-synthetic OUT.gguf LAYERS WIDTH FFN VOCAB HEADS KV_HEADS SEED [stablelm]\n"
                 "(VOCAB at least %d; WIDTH a multiple of 2*HEADS; HEADS a multiple of KV_HEADS)\n",
                 MIN_VOCAB);
         return 2;

@@ -24,6 +24,7 @@ struct random_model {
     int experts, used;    /* 0: dense */
     int shared_ff;        /* 0: no shared expert */
     bool idle_expert;     /* expert 1 is never taken */
+    bool tokens;          /* a list of tokens, without which lib/text takes no model; still no tokenizer */
     float embd_sd;        /* of the token embedding; 0: 1 */
     const char *arch;     /* NULL: llama */
     const char *settings; /* more metadata, "KEY=VALUE !KEY=VALUE", without "ARCH."; !: ignored by libllama */
@@ -131,6 +132,28 @@ static inline void random_set_settings(struct gguf_header *h, const struct rando
     free(copy);
 }
 
+/* "0", "1", ...: an array of strings as GGUF has it. */
+static inline void random_tokens(struct gguf_header *h, int n)
+{
+    const uint32_t type = GGUF_TYPE_STRING;
+    const uint64_t count = (uint64_t)n;
+    uint8_t *raw = malloc(12 + 20 * (size_t)n), *at = raw;
+    memcpy(at, &type, 4);
+    memcpy(at + 4, &count, 8);
+    at += 12;
+    for (int i = 0; i < n; i++) {
+        const uint64_t len = (uint64_t)sprintf((char *)at + 8, "%d", i);
+        memcpy(at, &len, 8);
+        at += 8 + len;
+    }
+    struct gguf_kv kv = {.key = (char *)(uintptr_t) "tokenizer.ggml.tokens",
+                         .type = GGUF_TYPE_ARRAY,
+                         .raw = raw,
+                         .raw_size = (size_t)(at - raw)};
+    gguf_header_copy_kv(h, &kv);
+    free(raw);
+}
+
 static inline void random_metadata(struct gguf_header *h, const struct random_model *m)
 {
     bool expert_ff = (random_parts(m) & EXPERT_FF) != 0;
@@ -156,6 +179,8 @@ static inline void random_metadata(struct gguf_header *h, const struct random_mo
         if (m->shared_ff > 0)
             random_set_u32(h, m, "expert_shared_feed_forward_length", m->shared_ff);
     }
+    if (m->tokens)
+        random_tokens(h, m->vocab);
     random_set_settings(h, m);
 }
 
