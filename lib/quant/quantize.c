@@ -286,7 +286,8 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
         const int64_t left = w.n_blocks - block;
         w.first_block = block;
         pool_run(run->pool, left < batch ? left : batch, work_on_block, &w);
-        const int64_t row = first_row(&w, block), end = first_row(&w, left < batch ? w.n_blocks : block + batch);
+        const int64_t row = first_row(&w, block),
+                      end = first_row(&w, left < batch ? w.n_blocks : block + batch);
         gguf_tensor_forget_rows(t, row, end - row);
         if (w.failed_block != INT64_MAX) {
             *err = w.error;
