@@ -170,8 +170,7 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     if (status == ALLOT_OK)
         status = pool_new(&pool, (int)common->threads, err);
     if (status == ALLOT_OK)
-        status =
-            calibration_open(&calibration, &job, pool, args->memory, calibration_method(args), err);
+        status = calibration_open(&calibration, &job, pool, args->memory, calibration_method(args), err);
     if (status == ALLOT_OK)
         status = calibration_read(&calibration, args, progress, err);
     if (status == ALLOT_OK)

@@ -63,18 +63,19 @@ static allot_status report(void *user, int64_t first, int64_t n, struct allot_er
 }
 
 /* Where a block of so many bytes goes beside the contexts. */
-static const char *folder_for(const struct decoder *decoder, int64_t bytes, const struct memory_budget *memory)
+static const char *folder_for(const struct decoder *decoder, int64_t bytes,
+                              const struct memory_budget *memory)
 {
     if (memory == NULL)
         return NULL;
-    int64_t contexts = decoder->n_workers *
-                       engine_bytes(&decoder->llama, decoder->windows->n_ctx, decoder->n_outputs);
+    int64_t contexts =
+        decoder->n_workers * engine_bytes(&decoder->llama, decoder->windows->n_ctx, decoder->n_outputs);
     int64_t all = memory_base(pool_threads(decoder->pool)) + contexts + bytes;
     return all > memory->limit ? memory->folder : NULL;
 }
 
-allot_status divergence_init(struct divergence *d, struct decoder *decoder, const struct memory_budget *memory,
-                             struct allot_error *err)
+allot_status divergence_init(struct divergence *d, struct decoder *decoder,
+                             const struct memory_budget *memory, struct allot_error *err)
 {
     int64_t n_windows = decoder->windows->n, n = n_windows * decoder->windows->n_ctx * decoder->n_vocab;
     int64_t bytes = (int64_t)sizeof(float) * n;

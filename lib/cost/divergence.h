@@ -11,15 +11,15 @@
 struct divergence {
     struct decoder *decoder;
     struct spill base; /* float logits (windows, n_ctx, n_vocab) */
-    double *kl;  /* [windows]: mean over positions, of the newest pass */
+    double *kl;        /* [windows]: mean over positions, of the newest pass */
     const struct allot_progress *progress;
     int64_t done, total; /* passes, for progress */
 };
 
-/* Keeps the logits of the model as it is now: in a temporary file if they are more than the budget (NULL: none)
- * leaves. */
-allot_status divergence_init(struct divergence *d, struct decoder *decoder, const struct memory_budget *memory,
-                             struct allot_error *err);
+/* Keeps the logits of the model as it is now: in a temporary file if they are more than the budget (NULL:
+ * none) leaves. */
+allot_status divergence_init(struct divergence *d, struct decoder *decoder,
+                             const struct memory_budget *memory, struct allot_error *err);
 void divergence_release(struct divergence *d);
 
 /* Fills kl with KL(base || model as it is now), nats per token. A pass whose logits are not finite is

@@ -36,6 +36,7 @@ struct probe {
     struct divergence divergence;
     int64_t n_wanted, weights_wanted;
     struct probe_result *result;
+    const struct memory_budget *memory;
     const struct allot_progress *progress;
 };
 
@@ -263,7 +264,7 @@ static allot_status prepare(struct probe *p, const struct text_windows *windows,
     status = quant_prepare(p->wish.types, p->wish.n_types, p->progress, err);
     start = seconds_now();
     if (status == ALLOT_OK)
-        status = divergence_init(&p->divergence, &p->decoder, err);
+        status = divergence_init(&p->divergence, &p->decoder, p->memory, err);
     p->result->seconds_forward = seconds_now() - start;
     double seconds_weight = 0;
     if (status == ALLOT_OK)
@@ -298,6 +299,7 @@ allot_status probe_run(struct probe_result *result, const struct gguf_model *mod
                       .slots = calloc((size_t)model->n_tensors + 1, sizeof *p.slots),
                       .lacking = calloc((size_t)model->n_tensors + 1, sizeof *p.lacking),
                       .result = result,
+                      .memory = options->memory,
                       .progress = progress};
     allot_status status = ALLOT_OK;
     *result = (struct probe_result){0};

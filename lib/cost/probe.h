@@ -43,7 +43,8 @@ struct probe_result {
 
 /* Computes what the set still lacks and stores it tensor by tensor; interrupted, the next call goes on and
  * ends with the same numbers. Says at first how long it will take. The whole model should fit into memory;
- * needs S T logits over the vocabulary beside it. The standard error of a cost takes sequences as samples,
+ * needs S T logits over the vocabulary beside it, which go to a temporary file where the budget is too small
+ * for them. The standard error of a cost takes sequences as samples,
  * and knows nothing of the error of scaling. imatrix may be NULL. Progress stage: "probe". Results do not
  * depend on the number of threads. */
 allot_status probe_run(struct probe_result *result, const struct gguf_model *model, struct pool *pool,

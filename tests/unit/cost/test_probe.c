@@ -109,7 +109,7 @@ static void test_imatrix(void **state)
         const char *dataset = "random tokens";
         open_case(&cases[k]);
         check(net_open(&net, model, &err));
-        check(imatrix_collect(&other, &net, pool, &windows, &dataset, 1, NULL, &err));
+        check(imatrix_collect(&other, &net, pool, &windows, &dataset, 1, NULL, NULL, &err));
         assert_int_equal(im.n_entries, other.n_entries);
         assert_int_equal(im.chunk_count, N_SEQS);
         for (size_t i = 0; i < im.n_entries; i++)
@@ -185,11 +185,12 @@ static void note(void *user, const char *line)
     o->n_said += strstr(line, "one forward pass of") != NULL;
 }
 
-static struct stored *run(const char *name, int n_threads, int64_t stop_after)
+static struct stored *run(const char *name, int n_threads, int64_t stop_after,
+                          const struct memory_budget *memory)
 {
     struct archive *archive;
     struct pool *own;
-    struct probe_options options = {types, N_TYPES};
+    struct probe_options options = {types, N_TYPES, memory};
     struct probe_result result;
     struct stored *s = calloc(1, sizeof *s);
     struct observer observer = {stop_after, 0};
@@ -225,8 +226,9 @@ static void test_threads_and_resuming(void **state)
     (void)state;
     for (size_t k = 0; k < N_CASES; k++) {
         open_case(&cases[k]);
-        struct stored *s = run("two.allot", 2, -1), *one = run("one.allot", 1, -1),
-                      *late = run("late.allot", 3, 4);
+        const struct memory_budget tight = {1, folder}; /* the logits go to a file */
+        struct stored *s = run("two.allot", 2, -1, NULL), *one = run("one.allot", 1, -1, &tight),
+                      *late = run("late.allot", 3, 4, NULL);
         assert_true(s->n > 0);
         assert_int_equal(one->n, s->n);
         assert_int_equal(late->n, s->n);
@@ -351,7 +353,7 @@ static void test_plain_files(void **state)
     (void)state;
     for (size_t k = 0; k < N_CASES; k++) {
         open_case(&cases[k]);
-        struct stored *s = run("plain.allot", 2, -1);
+        struct stored *s = run("plain.allot", 2, -1, NULL);
         double *base = log_probs(model->path);
         for (int i = 0; i < 3; i++) {
             const struct gguf_tensor *t = gguf_model_tensor(model, now->probed[i]);
@@ -367,7 +369,7 @@ static void test_plain_files(void **state)
 static void test_refusals(void **state)
 {
     (void)state;
-    struct probe_options options = {types, N_TYPES};
+    struct probe_options options = {types, N_TYPES, NULL};
     struct probe_result result;
     struct archive *archive;
     int64_t set;
