@@ -289,6 +289,7 @@ static allot_status run_passes(struct fisher *f, const struct text_windows *wind
         status = place_blocks(&result->place, f, windows, err);
     if (status == ALLOT_OK)
         status = net_tape_init(&tape, f->net, f->n_tokens, &result->place, err);
+    result->place = tape.place;
     if (status == ALLOT_OK)
         status = spill_new(&x, sizeof(float) * (size_t)(f->n_tokens * f->net->n_embd),
                            result->place.activations_folder, "the final states", err);

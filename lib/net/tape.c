@@ -80,10 +80,13 @@ allot_status net_tape_init(struct net_tape *tape, const struct net *net, int64_t
         tape->place = *place;
     if (n_tokens == 0)
         return ALLOT_OK;
+    const int64_t acts = floats(layer_acts_floats(net, n_tokens));
     tape->n_layers = net->n_layers;
-    tape->n_kept = tape->place.left / floats(layer_acts_floats(net, n_tokens));
+    tape->n_kept = tape->place.left / acts;
     if (tape->n_kept > net->n_layers)
         tape->n_kept = net->n_layers;
+    tape->place.own += tape->n_kept * acts;
+    tape->place.left -= tape->n_kept * acts;
     tape->kept = calloc((size_t)tape->n_kept + 1, sizeof *tape->kept);
     if (tape->kept == NULL)
         return allot_fail_memory(err, (size_t)tape->n_kept * sizeof *tape->kept, "activations");
