@@ -7,8 +7,8 @@
 # Python packages carry the models, quantized; a BF16 reference is made of one by moving every weight within its
 # own quantization step (tests/tools/dither.c). Everything lies in ./demo; what an earlier run left there is used
 # again. DEMO_MODEL is smollm2 or gemma3, DEMO_MIXES the plain mixes whose sizes are tried, DEMO_CHUNKS how many
-# windows the importance matrix comes from, DEMO_SEQUENCES how many sequences the costs, DEMO_WINDOWS how many windows
-# of each text are measured, DEMO_DIR another folder.
+# windows the importance matrix comes from, DEMO_SEQUENCES how many sequences the costs, DEMO_TYPES the candidates,
+# DEMO_WINDOWS how many windows of each text are measured, DEMO_DIR another folder.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 cd "$(dirname "$0")/.."
@@ -96,7 +96,7 @@ quantize_plain() { # MIX
 
 quantize_ours() { # MIX
     "$allot" quantize "$reference" "$dir/allot-$1.gguf" --size "$(stat -c %s "$dir/plain-$1.gguf")" -f "$calib" \
-        --imatrix "$imatrix" --sequences "${DEMO_SEQUENCES:-64}" >&2
+        --imatrix "$imatrix" --sequences "${DEMO_SEQUENCES:-64}" ${DEMO_TYPES:+--types "$DEMO_TYPES"} >&2
 }
 
 measure() { # MIX
