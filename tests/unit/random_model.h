@@ -28,6 +28,7 @@ struct random_model {
     float embd_sd;        /* of the token embedding; 0: 1 */
     const char *arch;     /* NULL: llama */
     const char *settings; /* more metadata, "KEY=VALUE !KEY=VALUE", without "ARCH."; !: ignored by libllama */
+    const struct gguf_model *tokenizer; /* whose tokenizer to take; NULL: none */
     uint64_t seed;
 };
 
@@ -181,6 +182,9 @@ static inline void random_metadata(struct gguf_header *h, const struct random_mo
     }
     if (m->tokens)
         random_tokens(h, m->vocab);
+    for (int64_t i = 0; m->tokenizer != NULL && i < m->tokenizer->n_kv; i++)
+        if (strncmp(m->tokenizer->kv[i].key, "tokenizer.", strlen("tokenizer.")) == 0)
+            gguf_header_copy_kv(h, &m->tokenizer->kv[i]);
     random_set_settings(h, m);
 }
 
