@@ -99,7 +99,8 @@ const struct command command_imatrix = {
     .summary = "importance matrix of calibration texts, in llama.cpp's form",
     .description =
         "Runs the texts through the model and writes the sums of squares of the inputs of every matrix, as "
-        "llama-imatrix does, in the GGUF form that llama-quantize reads.",
+        "llama-imatrix does, in the GGUF form that llama-quantize reads. Where allot does not know the "
+        "model's architecture, libllama runs it, and memory has to hold it.",
     .options = {&options},
     .arguments_size = sizeof(struct imatrix_arguments),
     .min_operands = 1,
