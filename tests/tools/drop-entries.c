@@ -1,5 +1,5 @@
-/* drop-entries.c - an importance matrix without the entries whose names begin so.  SPDX-License-Identifier:
- * MIT
+/* drop-entries.c - an importance matrix without entries whose names begin so.
+ * SPDX-License-Identifier: MIT
  *
  * usage: drop-entries IN.gguf OUT.gguf PREFIX */
 #include <stdio.h>
