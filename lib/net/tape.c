@@ -87,11 +87,16 @@ allot_status net_tape_init(struct net_tape *tape, const struct net *net, int64_t
         tape->n_kept = net->n_layers;
     tape->place.own += tape->n_kept * acts;
     tape->place.left -= tape->n_kept * acts;
+    allot_status status = ALLOT_OK;
     tape->kept = calloc((size_t)tape->n_kept + 1, sizeof *tape->kept);
     if (tape->kept == NULL)
-        return allot_fail_memory(err, (size_t)tape->n_kept * sizeof *tape->kept, "activations");
-    return spill_new(&tape->states, (size_t)floats(net->n_layers * n_tokens * net->n_embd),
-                     tape->place.states_folder, "the states of all layers", err);
+        status = allot_fail_memory(err, (size_t)tape->n_kept * sizeof *tape->kept, "activations");
+    if (status == ALLOT_OK)
+        status = spill_new(&tape->states, (size_t)floats(net->n_layers * n_tokens * net->n_embd),
+                           tape->place.states_folder, "the states of all layers", err);
+    if (status != ALLOT_OK)
+        net_tape_release(tape);
+    return status;
 }
 
 void net_tape_release(struct net_tape *tape)
