@@ -23,7 +23,7 @@
 #include "net/gemm.h"
 #include "net/ops.h"
 
-enum { GEMM_SIZE = 2048, CHUNK = FISHER_DEFAULT_CHUNK, MANY_TYPES = 21, REPEATS = 3 };
+enum { GEMM_SIZE = 1536, CHUNK = FISHER_DEFAULT_CHUNK, MANY_TYPES = 21, REPEATS = 2 };
 
 static struct allot_error err;
 

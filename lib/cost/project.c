@@ -34,6 +34,7 @@ void projector_init(struct projector *projector, struct pool *pool, int32_t chun
 
 void projector_release(struct projector *projector)
 {
+    free(projector->inputs.data);
     free(projector->errors.data);
     free(projector->gradients.data);
     free(projector->parts.data);

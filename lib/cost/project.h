@@ -28,7 +28,7 @@ struct projector {
     const struct chunk_kernel *kernel;
     int32_t chunk; /* tokens per chunk */
     int64_t n_chunks;
-    struct buffer errors, gradients, parts, scratch, runs;
+    struct buffer inputs, errors, gradients, parts, scratch, runs;
     double seconds_quantize, seconds_product;
 };
 

@@ -1,8 +1,8 @@
 /* project_map.c - projections on the gradients of linear maps.  SPDX-License-Identifier: MIT
  *
- * A block of rows after the other, in two steps that all threads share: quantize it to every type, then form
- * its chunk gradients and sums. Both steps cut the block into tiles of the kernel's shape (chunk.h). Where
- * the cuts are depends on shapes and the kernel alone, and each sum has one place and one order. */
+ * The inputs are laid out in the kernel's panels (chunk.h). Then a block of rows after the other is quantized
+ * to every type, and its chunk gradients and sums are formed. All threads share each step. Where the cuts are
+ * depends on shapes and the kernel alone, and each sum has one place and one order. */
 #include "cost/project.h"
 
 #include <stdlib.h>
@@ -11,17 +11,20 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* A block has about BLOCK_WEIGHTS weights, so that the errors of all types stay within the last level of
- * cache or near it, and at least BLOCK_ROWS rows, so that the inputs are not read too often. A thread's part
- * of the inputs (a panel: the kernel's columns of a group of tokens) and its sums fit into its second level.
- * One item quantizes at most ITEM_WEIGHTS weights or a row. */
+/* A block has about BLOCK_WEIGHTS weights, but at least MIN_ROWS rows, lest the inputs be read too often, and
+ * at most MAX_ROWS: then what the sums of a group of tokens read again and again, gradients of the block, one
+ * panel of inputs and the sums themselves, fits into a core's own cache. A strip has at least STRIP_PANELS
+ * panels, which share those gradients. One item quantizes at most ITEM_WEIGHTS weights or a row. */
 enum {
-    BLOCK_WEIGHTS = 1 << 18,
-    BLOCK_ROWS = 72,
-    GROUP_TOKENS = 1024,
-    GROUP_RUNS = 64,
+    BLOCK_WEIGHTS = 1 << 19,
+    MIN_ROWS = 72,
+    MAX_ROWS = 144,
+    GROUP_TOKENS = 512,
+    GROUP_RUNS = 32,
+    STRIP_PANELS = 2,
     MAX_STRIPS = 64,
-    ITEM_WEIGHTS = 16384
+    ITEM_WEIGHTS = 16384,
+    ITEM_TOKENS = 64
 };
 
 /* Tokens of a call that belong to one chunk, or a part of them; they follow one another. */
@@ -40,6 +43,7 @@ struct map_pass {
     int64_t n_panels, panels_per_strip, n_strips;
     int64_t max_rows;                      /* of a block; whole tiles */
     int64_t block, n_tiles, rows_per_item; /* the block in hand: its first row and its tiles */
+    float *inputs;                         /* (n_panels, n_tokens, columns) */
     float *errors;                         /* (n_panels, n_tiles, n_types, rows, columns) */
     float *gradients;                      /* (n_tiles, n_tokens, rows) */
     double *parts;                         /* (n_strips, runs, n_types): the sums of this call */
@@ -66,16 +70,16 @@ static int64_t parts_of(int64_t n, int64_t size)
 
 /* Sizes in bytes of a projector's buffers for a call. */
 struct sizes {
-    int64_t errors, gradients, parts, scratch, runs;
+    int64_t inputs, errors, gradients, parts, scratch, runs;
 };
 
 static void lay_out(struct map_pass *pass, int64_t n_rows, int64_t n_in)
 {
     const struct chunk_kernel *k = pass->projector->kernel;
     pass->n_panels = parts_of(n_in, k->columns);
-    pass->panels_per_strip = parts_of(pass->n_panels, MAX_STRIPS);
+    pass->panels_per_strip = most(STRIP_PANELS, parts_of(pass->n_panels, MAX_STRIPS));
     pass->n_strips = parts_of(pass->n_panels, pass->panels_per_strip);
-    pass->max_rows = least(n_rows, most(BLOCK_WEIGHTS / n_in, BLOCK_ROWS));
+    pass->max_rows = least(n_rows, most(MIN_ROWS, least(BLOCK_WEIGHTS / n_in, MAX_ROWS)));
     pass->max_rows = parts_of(pass->max_rows, k->rows) * k->rows;
     pass->rows_per_item = k->rows; /* divided until an item is small: 12, 6, 3, 1 */
     while (pass->rows_per_item > 1 && pass->rows_per_item * n_in > ITEM_WEIGHTS)
@@ -91,13 +95,12 @@ static struct sizes sizes_of(const struct map_pass *pass, int64_t n_in, int64_t 
                              int64_t n_runs)
 {
     const struct chunk_kernel *k = pass->projector->kernel;
-    int64_t quantizing = cache_lines(4 * pass->rows_per_item * n_in) * 2;
-    int64_t summing =
-        cache_lines(4 * GROUP_RUNS * n_types * k->lanes) + cache_lines(4 * GROUP_TOKENS * k->columns);
-    return (struct sizes){.errors = 4 * pass->n_panels * k->columns * pass->max_rows * n_types,
+    int64_t quantizing = 2 * cache_lines(4 * pass->rows_per_item * n_in);
+    return (struct sizes){.inputs = 4 * pass->n_panels * k->columns * n_tokens,
+                          .errors = 4 * pass->n_panels * k->columns * pass->max_rows * n_types,
                           .gradients = 4 * pass->max_rows * n_tokens,
                           .parts = 8 * pass->n_strips * n_runs * n_types,
-                          .scratch = most(quantizing, summing),
+                          .scratch = most(quantizing, cache_lines(4 * GROUP_RUNS * n_types * k->lanes)),
                           .runs = 4 * (3 * n_runs + 2)};
 }
 
@@ -113,6 +116,7 @@ int64_t projector_bytes(const struct projector *projector, const struct gguf_mod
             continue;
         lay_out(&pass, t->ne[1], t->ne[0]);
         struct sizes s = sizes_of(&pass, t->ne[0], (int64_t)n_types, n_tokens, n_runs);
+        top.inputs = most(top.inputs, s.inputs);
         top.errors = most(top.errors, s.errors);
         top.gradients = most(top.gradients, s.gradients);
         top.parts = most(top.parts, s.parts);
@@ -122,8 +126,8 @@ int64_t projector_bytes(const struct projector *projector, const struct gguf_mod
     /* stacks of experts are up to three at a time; a lookup takes values and its place in an order */
     int64_t sums = 3 * projector->n_chunks * (int64_t)n_types * (int64_t)sizeof(double);
     int64_t lookups = n_tokens * ((int64_t)n_types * (int64_t)sizeof(float) + 2 * (int64_t)sizeof(int64_t));
-    return top.errors + top.gradients + top.parts + top.scratch * pool_threads(projector->pool) + top.runs +
-           sums + lookups;
+    return top.inputs + top.errors + top.gradients + top.parts + top.scratch * pool_threads(projector->pool) +
+           top.runs + sums + lookups;
 }
 
 /* Chunk of the i-th token of the call. */
@@ -182,7 +186,9 @@ static allot_status reserve(struct map_pass *pass, struct allot_error *err)
     struct sizes s =
         sizes_of(pass, pass->map->n_in, (int64_t)pass->p->n_types, pass->map->n_tokens, pass->runs.n);
     size_t n_threads = (size_t)pool_threads(projector->pool);
-    allot_status status = buffer_reserve(&projector->errors, (size_t)s.errors, name, err);
+    allot_status status = buffer_reserve(&projector->inputs, (size_t)s.inputs, name, err);
+    if (status == ALLOT_OK)
+        status = buffer_reserve(&projector->errors, (size_t)s.errors, name, err);
     if (status == ALLOT_OK)
         status = buffer_reserve(&projector->gradients, (size_t)s.gradients, name, err);
     if (status == ALLOT_OK)
@@ -191,6 +197,7 @@ static allot_status reserve(struct map_pass *pass, struct allot_error *err)
         status = buffer_reserve(&projector->scratch, (size_t)s.scratch * n_threads, name, err);
     if (status != ALLOT_OK)
         return status;
+    pass->inputs = projector->inputs.data;
     pass->errors = projector->errors.data;
     pass->gradients = projector->gradients.data;
     pass->parts = projector->parts.data;
@@ -218,7 +225,7 @@ static void store_error(const struct map_pass *pass, int64_t tile, int64_t j, in
 }
 
 /* Rows of one tile in one type. */
-static void quantize_item(const struct map_pass *pass, int64_t tile, int64_t first, int64_t j, int thread)
+static void quantize_rows(const struct map_pass *pass, int64_t tile, int64_t first, int64_t j, int thread)
 {
     const struct net_map *map = pass->map;
     int64_t row = pass->block + tile * pass->projector->kernel->rows + first;
@@ -231,49 +238,67 @@ static void quantize_item(const struct map_pass *pass, int64_t tile, int64_t fir
         store_error(pass, tile, j, first + r, r < n ? error + r * map->n_in : NULL);
 }
 
-/* The output gradients of one tile's rows, token by token. */
-static void gather_gradients(const struct map_pass *pass, int64_t tile)
-{
-    const struct net_map *map = pass->map;
-    int64_t rows = pass->projector->kernel->rows, row = pass->block + tile * rows;
-    int64_t n = least(rows, map->n_rows - row);
-    float *to = pass->gradients + tile * map->n_tokens * rows;
-    for (int64_t t = 0; t < map->n_tokens; t++, to += rows) {
-        const float *from = map->g + t * map->n_rows + row;
-        for (int64_t r = 0; r < rows; r++)
-            to[r] = r < n ? from[r] : 0;
-    }
-}
-
 static int64_t quantize_items(const struct map_pass *pass)
 {
     return pass->n_tiles * (int64_t)pass->p->n_types * (pass->projector->kernel->rows / pass->rows_per_item);
 }
 
-static void prepare_item(void *user, int64_t item, int thread)
+static void quantize_item(void *user, int64_t item, int thread)
 {
     const struct map_pass *pass = user;
     int64_t per_tile = pass->projector->kernel->rows / pass->rows_per_item;
     int64_t per_type = pass->n_tiles * per_tile;
-    if (item >= quantize_items(pass))
-        gather_gradients(pass, item - quantize_items(pass));
-    else
-        quantize_item(pass, item % per_type / per_tile, item % per_tile * pass->rows_per_item,
-                      item / per_type, thread);
+    quantize_rows(pass, item % per_type / per_tile, item % per_tile * pass->rows_per_item, item / per_type,
+                  thread);
+}
+
+/* ---- Operands in the kernel's layout ---------------------------------------------------------------- */
+
+/* Columns [0, n) of tokens [first, end) of a matrix with rows n_from apart to slices (n_tokens, width) of
+ * width columns each, the last filled up with zeros. */
+static void slice_tokens(float *slices, int64_t width, const float *from, int64_t n_from, int64_t n,
+                         int64_t first, int64_t end, int64_t n_tokens)
+{
+    for (int64_t t = first; t < end; t++) {
+        for (int64_t column = 0; column < n; column += width) {
+            float *to = slices + (column * n_tokens + t * width);
+            int64_t given = least(width, n - column);
+            memcpy(to, from + t * n_from + column, sizeof(float) * (size_t)given);
+            memset(to + given, 0, sizeof(float) * (size_t)(width - given));
+        }
+    }
+}
+
+static void input_item(void *user, int64_t item, int thread)
+{
+    (void)thread;
+    const struct map_pass *pass = user;
+    const struct net_map *map = pass->map;
+    int64_t first = item * ITEM_TOKENS, end = least(first + ITEM_TOKENS, map->n_tokens);
+    slice_tokens(pass->inputs, pass->projector->kernel->columns, map->x, map->n_in, map->n_in, first, end,
+                 map->n_tokens);
+}
+
+static void gradient_item(void *user, int64_t item, int thread)
+{
+    (void)thread;
+    const struct map_pass *pass = user;
+    const struct net_map *map = pass->map;
+    int64_t first = item * ITEM_TOKENS, end = least(first + ITEM_TOKENS, map->n_tokens);
+    slice_tokens(pass->gradients, pass->projector->kernel->rows, map->g + pass->block, map->n_rows,
+                 least(pass->max_rows, map->n_rows - pass->block), first, end, map->n_tokens);
 }
 
 /* ---- Sums of a block --------------------------------------------------------------------------------- */
 
-/* x (tokens of the group, columns): one panel of the inputs. */
-static void gather_inputs(const struct map_pass *pass, float *x, int64_t panel, int64_t first, int64_t end)
+/* Sum of the lanes of one sum. */
+static float fold(const float *lanes, int n)
 {
-    int64_t columns = pass->projector->kernel->columns, n_in = pass->map->n_in;
-    int64_t n = least(columns, n_in - panel * columns);
-    const float *from = pass->map->x + first * n_in + panel * columns;
-    for (int64_t t = first; t < end; t++, from += n_in, x += columns) {
-        memcpy(x, from, sizeof(float) * (size_t)n);
-        memset(x + n, 0, sizeof(float) * (size_t)(columns - n));
-    }
+    float half[8] = {0};
+    for (int i = 0; i < n; i += 8)
+        for (int l = 0; l < least(8, n); l++)
+            half[l] += lanes[i + l];
+    return ((half[0] + half[4]) + (half[1] + half[5])) + ((half[2] + half[6]) + (half[3] + half[7]));
 }
 
 /* A strip of panels and a group of tokens: all rows of the block. */
@@ -283,24 +308,21 @@ static void sum_item(void *user, int64_t item, int thread)
     const struct chunk_kernel *k = pass->projector->kernel;
     const struct runs *r = &pass->runs;
     int64_t n_types = (int64_t)pass->p->n_types, n_tokens = pass->map->n_tokens;
-    int64_t strip = item / r->n_groups, run = r->groups[item % r->n_groups];
-    int64_t n_runs = r->groups[item % r->n_groups + 1] - run, first = r->starts[run];
-    float *x = (float *)(pass->scratch + (size_t)thread * pass->scratch_size);
-    float *sums = x + GROUP_TOKENS * k->columns;
+    int64_t strip = item % pass->n_strips, group = item / pass->n_strips;
+    int64_t run = r->groups[group], n_runs = r->groups[group + 1] - run, first = r->starts[run];
     int64_t panel = strip * pass->panels_per_strip;
     int64_t last = least(panel + pass->panels_per_strip, pass->n_panels);
+    float *sums = (float *)(pass->scratch + (size_t)thread * pass->scratch_size);
     memset(sums, 0, sizeof(float) * (size_t)(n_runs * n_types * k->lanes));
-    for (; panel < last; panel++) {
-        gather_inputs(pass, x, panel, first, r->starts[run + n_runs]);
+    for (; panel < last; panel++)
         for (int64_t tile = 0; tile < pass->n_tiles; tile++)
-            k->tile(sums, pass->gradients + (tile * n_tokens + first) * k->rows, x,
+            k->tile(sums, pass->gradients + (tile * n_tokens + first) * k->rows,
+                    pass->inputs + (panel * n_tokens + first) * k->columns,
                     pass->errors + (panel * pass->n_tiles + tile) * n_types * k->rows * k->columns, n_runs,
                     r->starts + run, n_types);
-    }
     double *parts = pass->parts + (strip * r->n + run) * n_types;
     for (int64_t i = 0; i < n_runs * n_types; i++)
-        for (int lane = 0; lane < k->lanes; lane++)
-            parts[i] += sums[i * k->lanes + lane];
+        parts[i] += fold(sums + i * k->lanes, k->lanes);
 }
 
 static void add_parts(const struct map_pass *pass)
@@ -323,16 +345,20 @@ allot_status projection_add_map(struct projection *p, struct projector *projecto
         status = reserve(&pass, err);
     if (status != ALLOT_OK)
         return status;
+    double start = seconds_now(), quantizing = 0;
+    int64_t token_items = parts_of(map->n_tokens, ITEM_TOKENS);
+    pool_run(projector->pool, token_items, input_item, &pass);
     for (; pass.block < map->n_rows; pass.block += pass.max_rows) {
-        double start = seconds_now();
         pass.n_tiles = parts_of(least(pass.max_rows, map->n_rows - pass.block), projector->kernel->rows);
-        pool_run(projector->pool, quantize_items(&pass) + pass.n_tiles, prepare_item, &pass);
-        double middle = seconds_now();
+        double start_block = seconds_now();
+        pool_run(projector->pool, quantize_items(&pass), quantize_item, &pass);
+        quantizing += seconds_now() - start_block;
+        pool_run(projector->pool, token_items, gradient_item, &pass);
         pool_run(projector->pool, pass.n_strips * pass.runs.n_groups, sum_item, &pass);
-        projector->seconds_quantize += middle - start;
-        projector->seconds_product += seconds_now() - middle;
     }
     add_parts(&pass);
+    projector->seconds_quantize += quantizing;
+    projector->seconds_product += seconds_now() - start - quantizing;
     p->seen[map->first_row / p->tensor->ne[1]] = true;
     return ALLOT_OK;
 }
