@@ -13,8 +13,9 @@
 #include "base/error.h"
 #include "base/rng.h"
 
-/* Large enough for OpenBLAS to reach its rate, small enough to keep the threads evenly busy. */
-enum { TILE_M = 256, TILE_N = 512 };
+/* The larger a tile, the nearer OpenBLAS comes to its rate; but there should be enough of them to keep the
+ * threads evenly busy. */
+enum { MAX_TILE = 1024, MIN_TILE_M = 256, MIN_TILE_N = 512, ENOUGH_TILES = 32 };
 
 /* OpenBLAS, loaded when products are first wanted: when it is loaded it starts threads and takes memory, and
  * it waits for ever where memory is limited and it gets none. Programs without products do without it. */
@@ -68,7 +69,7 @@ struct product {
     int64_t m, n, k; /* c is (m,n), k is summed over */
     bool transpose_b;
     float beta;
-    int64_t tiles_n;
+    int64_t tile_m, tile_n, tiles_n;
 };
 
 static int64_t least(int64_t a, int64_t b)
@@ -80,17 +81,35 @@ static void product_tile(void *user, int64_t item, int thread)
 {
     (void)thread;
     const struct product *p = user;
-    int64_t m0 = item / p->tiles_n * TILE_M, n0 = item % p->tiles_n * TILE_N;
-    int64_t m = least(TILE_M, p->m - m0), n = least(TILE_N, p->n - n0);
+    int64_t m0 = item / p->tiles_n * p->tile_m, n0 = item % p->tiles_n * p->tile_n;
+    int64_t m = least(p->tile_m, p->m - m0), n = least(p->tile_n, p->n - n0);
     const float *b = p->transpose_b ? p->b + n0 * p->k : p->b + n0;
     gemm_strided(false, p->transpose_b, (int)m, (int)n, (int)p->k, 1.0f, p->a + m0 * p->k, (int)p->k, b,
                  (int)(p->transpose_b ? p->k : p->n), p->beta, p->c + m0 * p->n + n0, (int)p->n);
 }
 
+static int64_t parts(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
+
+/* n cut into the fewest equal pieces of at most `size`: the length of a piece. */
+static int64_t even_piece(int64_t n, int64_t size)
+{
+    return parts(parts(n, parts(n, size)), 16) * 16;
+}
+
 static void product_run(struct pool *pool, struct product *p)
 {
-    p->tiles_n = (p->n + TILE_N - 1) / TILE_N;
-    pool_run(pool, p->tiles_n * ((p->m + TILE_M - 1) / TILE_M), product_tile, p);
+    int64_t m = MAX_TILE, n = MAX_TILE;
+    while (parts(p->m, m) * parts(p->n, n) < ENOUGH_TILES && m > MIN_TILE_M)
+        m /= 2;
+    while (parts(p->m, m) * parts(p->n, n) < ENOUGH_TILES && n > MIN_TILE_N)
+        n /= 2;
+    p->tile_m = even_piece(p->m, m);
+    p->tile_n = even_piece(p->n, n);
+    p->tiles_n = parts(p->n, p->tile_n);
+    pool_run(pool, p->tiles_n * parts(p->m, p->tile_m), product_tile, p);
 }
 
 void gemm_forward(struct pool *pool, float *y, const float *x, const float *w, int64_t m, int64_t n,
