@@ -17,7 +17,7 @@ struct chunk_kernel {
     int rows, columns, lanes; /* lanes: partial sums, to be added by the caller */
     /* Adds to sums (n_runs, n_types, lanes) the sums of g_t' D_j x_t over each run of tokens, starts[i] <= t
      * < starts[i+1]. g (tokens, rows) and x (tokens, columns) begin with token starts[0]; errors (n_types,
-     * rows, columns) holds the D_j. sums, x and errors begin on cache lines. */
+     * rows, columns) holds the D_j. sums, x and errors are aligned to `lanes` floats. */
     void (*tile)(float *sums, const float *g, const float *x, const float *errors, int64_t n_runs,
                  const int32_t *starts, int64_t n_types);
 };

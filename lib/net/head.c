@@ -213,42 +213,49 @@ static int64_t choose_block(const struct block_sum *sums, int64_t n_blocks, doub
     return n_blocks - 1;
 }
 
-static int32_t draw_in_block(const float *logits, int64_t rows, double fraction)
+/* Tokens whose draw falls into one block, the one after the other in head's logits. */
+struct drawing {
+    const struct head *h;
+    int64_t first, rows;
+    const int64_t *tokens; /* their numbers among the head's tokens */
+    const double *rest;    /* [head's tokens] fraction of the block's mass at which the draw falls */
+    int32_t *labels;       /* [head's tokens] */
+};
+
+static void draw_token(void *user, int64_t i, int thread)
 {
-    float top = max_of(logits, rows);
-    double total = 0, sum = 0;
-    for (int64_t v = 0; v < rows; v++)
-        total += exp((double)logits[v] - top);
-    for (int64_t v = 0; v < rows; v++) {
-        sum += exp((double)logits[v] - top);
-        if (sum > fraction * total)
-            return (int32_t)v;
-    }
-    return (int32_t)(rows - 1);
+    (void)thread;
+    const struct drawing *d = user;
+    float *row = d->h->logits + i * d->rows;
+    double wanted = exp_shifted(row, d->rows, max_of(row, d->rows)) * d->rest[d->tokens[i]], sum = 0;
+    int64_t v = -1;
+    while (sum <= wanted && v < d->rows - 1)
+        sum += row[++v];
+    d->labels[d->tokens[i]] = (int32_t)(d->first + v);
 }
 
-/* Computes the logits of the tokens whose draw falls into block b, and finishes their draw. */
+/* Computes the logits of the tokens whose draw falls into block b, and finishes their draw. tokens is room
+ * for all. */
 static allot_status draw_block(struct head *h, int64_t b, const int64_t *chosen, const double *rest,
-                               int32_t *labels, struct allot_error *err)
+                               int64_t *tokens, int32_t *labels, struct allot_error *err)
 {
     const struct net *net = h->net;
-    float *gathered = h->dxn;
     int64_t first = b * h->block, m = 0;
-    for (int64_t t = 0; t < h->n; t++)
-        if (chosen[t] == b)
-            memcpy(gathered + m++ * net->n_embd, h->xn + t * net->n_embd,
-                   sizeof(float) * (size_t)net->n_embd);
+    for (int64_t t = 0; t < h->n; t++) {
+        if (chosen[t] != b)
+            continue;
+        memcpy(h->dxn + m * net->n_embd, h->xn + t * net->n_embd, sizeof(float) * (size_t)net->n_embd);
+        tokens[m++] = t;
+    }
     if (m == 0)
         return ALLOT_OK;
     int64_t rows = net->n_vocab - first < h->block ? net->n_vocab - first : h->block;
     allot_status status = load_rows(h, first, rows, err);
     if (status != ALLOT_OK)
         return status;
-    head_logits(h, gathered, m, first, rows);
-    m = 0;
-    for (int64_t t = 0; t < h->n; t++)
-        if (chosen[t] == b)
-            labels[t] = (int32_t)first + draw_in_block(h->logits + m++ * rows, rows, rest[t]);
+    head_logits(h, h->dxn, m, first, rows);
+    struct drawing d = {h, first, rows, tokens, rest, labels};
+    pool_run(h->pool, m, draw_token, &d);
     return ALLOT_OK;
 }
 
@@ -260,9 +267,10 @@ static allot_status draw_labels(struct head *h, int32_t *labels, float *lse, int
     int64_t n_blocks = (net->n_vocab + h->block - 1) / h->block;
     struct block_sum *sums = malloc(sizeof *sums * (size_t)(h->n * n_blocks));
     int64_t *chosen = malloc(sizeof *chosen * (size_t)h->n);
+    int64_t *tokens = malloc(sizeof *tokens * (size_t)h->n);
     double *rest = malloc(sizeof *rest * (size_t)h->n);
     allot_status status = ALLOT_OK;
-    if (!sums || !chosen || !rest)
+    if (!sums || !chosen || !tokens || !rest)
         status = allot_fail_memory(err, sizeof *sums * (size_t)(h->n * n_blocks), "drawing labels");
     for (int64_t b = 0; b < n_blocks && status == ALLOT_OK; b++) {
         struct summing s = {.h = h, .b = b, .n_blocks = n_blocks, .sums = sums};
@@ -274,9 +282,10 @@ static allot_status draw_labels(struct head *h, int32_t *labels, float *lse, int
         chosen[t] = choose_block(sums + t * n_blocks, n_blocks, rng_uniform(seed, (uint64_t)(position + t)),
                                  &lse[t], &rest[t]);
     for (int64_t b = 0; b < n_blocks && status == ALLOT_OK; b++)
-        status = draw_block(h, b, chosen, rest, labels, err);
+        status = draw_block(h, b, chosen, rest, tokens, labels, err);
     free(sums);
     free(chosen);
+    free(tokens);
     free(rest);
     return status;
 }
