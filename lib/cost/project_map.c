@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/num.h"
 
 /* A block has about BLOCK_WEIGHTS weights, but at least MIN_ROWS rows, lest the inputs be read too often, and
  * at most MAX_ROWS: then what the sums of a group of tokens read again and again, gradients of the block, one
@@ -50,21 +51,6 @@ struct map_pass {
     uint8_t *scratch;                      /* (threads, scratch_size) */
     size_t scratch_size;
 };
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t parts_of(int64_t n, int64_t size)
-{
-    return (n + size - 1) / size;
-}
 
 /* ---- Shapes and buffers ------------------------------------------------------------------------------- */
 

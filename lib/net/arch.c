@@ -8,14 +8,12 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "gguf.h"
 
 /* Granite's multipliers: of the embedding, of both branches, of the attention scores, and the divisor of the
- * logits; rope.scaling.finetuned false takes the rotary embedding away from "granite". */
-static allot_status read_granite(struct net *net, struct allot_error *err)
+ * logits. */
+static allot_status read_granitemoe(struct net *net, struct allot_error *err)
 {
     double embedding = 0, residual = 0, attention = 0, logits = 0;
-    bool rotates = true;
     char key[128];
     allot_status status = read_real(net, "logit_scale", -1, &logits, err);
     if (status == ALLOT_OK)
@@ -34,11 +32,18 @@ static allot_status read_granite(struct net *net, struct allot_error *err)
     net->residual_scale = residual > 0 ? (float)residual : 1;
     if (attention > 0)
         net->attn_scale = (float)attention;
-    gguf_model_bool(net->model, arch_key(net, "rope.scaling.finetuned", key), &rotates);
-    if (!rotates && strcmp(net->arch->name, "granite") == 0)
-        for (int64_t il = 0; il < net->n_layers; il++)
-            net->layers[il].rope = -1;
     return ALLOT_OK;
+}
+
+/* rope.scaling.finetuned false takes the rotary embedding away. */
+static allot_status read_granite(struct net *net, struct allot_error *err)
+{
+    bool rotates = true;
+    char key[128];
+    gguf_model_bool(net->model, arch_key(net, "rope.scaling.finetuned", key), &rotates);
+    for (int64_t il = 0; il < net->n_layers && !rotates; il++)
+        net->layers[il].rope = NET_ROPE_NONE;
+    return read_granitemoe(net, err);
 }
 
 /* Every fourth layer of SmolLM3 has no rotary embedding. */
@@ -46,12 +51,12 @@ static allot_status read_smollm3(struct net *net, struct allot_error *err)
 {
     (void)err;
     for (int64_t il = 3; il < net->n_layers; il += 4)
-        net->layers[il].rope = -1;
+        net->layers[il].rope = NET_ROPE_NONE;
     return ALLOT_OK;
 }
 
 /* Of each period of layers all but the last see a window of tokens, and rotate with a table of their own.
- * Period 0: all of them; a list says it of each layer. */
+ * A list that says it of each layer is refused. */
 static allot_status read_windows(struct net *net, int64_t window, int64_t period, struct allot_error *err)
 {
     char key[128];
@@ -65,7 +70,7 @@ static allot_status read_windows(struct net *net, int64_t window, int64_t period
     for (int64_t il = 0; il < net->n_layers && status == ALLOT_OK; il++) {
         if (il % period < period - 1) {
             net->layers[il].window = window;
-            net->layers[il].rope = 1;
+            net->layers[il].rope = NET_ROPE_WINDOWED;
         }
     }
     return status;
@@ -79,20 +84,22 @@ static float gemma_attn_scale(const struct net *net, int64_t layers_of_27b)
 
 static allot_status read_gemma2(struct net *net, struct allot_error *err)
 {
-    double base = 0, attention = 0, final = 0;
+    double base = 0, scores = 0, logits = 0;
     int64_t window = 0;
-    allot_status status = read_real(net, "rope.freq_base_swa", net->ropes[0].base, &base, err);
+    allot_status status = read_real(net, "rope.freq_base_swa", net->ropes[NET_ROPE_PLAIN].base, &base, err);
     if (status == ALLOT_OK)
-        status = read_real(net, "attn_logit_softcapping", 50, &attention, err);
+        status = read_real(net, "attn_logit_softcapping", 50, &scores, err);
     if (status == ALLOT_OK)
-        status = read_real(net, "final_logit_softcapping", 30, &final, err);
+        status = read_real(net, "final_logit_softcapping", 30, &logits, err);
     if (status == ALLOT_OK)
         status = read_count(net, "attention.sliding_window", UINT32_MAX, 4096, &window, err);
     if (status == ALLOT_OK)
         status = read_windows(net, window, 2, err);
-    net->ropes[1].base = base;
-    net->attn_softcap = (float)attention;
-    net->final_softcap = (float) final;
+    net->ropes[NET_ROPE_WINDOWED].base = base;
+    if (status == ALLOT_OK && (scores == 0 || logits == 0)) /* libllama divides by them */
+        status = allot_fail(err, ALLOT_ERR_FORMAT, "%s: a soft-cap of 0", net->model->path);
+    net->attn_softcap = (float)scores;
+    net->final_softcap = (float)logits;
     net->embd_scale = sqrtf((float)net->n_embd);
     net->attn_scale = gemma_attn_scale(net, 46);
     return status;
@@ -100,17 +107,17 @@ static allot_status read_gemma2(struct net *net, struct allot_error *err)
 
 static allot_status read_gemma3(struct net *net, struct allot_error *err)
 {
-    double base = 0, final = 0;
+    double base = 0, logits = 0;
     int64_t window = 0;
     char key[128];
     allot_status status = read_real(net, "rope.freq_base_swa", 10000, &base, err);
     if (status == ALLOT_OK)
-        status = read_real(net, "final_logit_softcapping", 0, &final, err);
+        status = read_real(net, "final_logit_softcapping", 0, &logits, err);
     if (status != ALLOT_OK)
         return status;
-    net->ropes[1].base = base;
-    net->ropes[1].scale = 1;
-    net->final_softcap = (float) final;
+    net->ropes[NET_ROPE_WINDOWED].base = base;
+    net->ropes[NET_ROPE_WINDOWED].scale = 1;
+    net->final_softcap = (float)logits;
     net->embd_scale = sqrtf((float)net->n_embd);
     net->attn_scale = gemma_attn_scale(net, 62);
     if (gguf_model_i64(net->model, arch_key(net, "attention.sliding_window", key), &window) && window > 0)
@@ -127,7 +134,8 @@ static const struct net_arch archs[] = {
     {"qwen3", ARCH_ROPE_NEOX | ARCH_QK_NORM, NULL},
     {"qwen3moe", ARCH_ROPE_NEOX | ARCH_QK_NORM | MOE | ARCH_RENORMALISE, NULL},
     {"olmoe",
-     ARCH_ROPE_NEOX | ARCH_QK_NORM_WIDE | ARCH_Q_IS_EMBD | ARCH_OUTPUT_OWN | ARCH_EXPERTS | ARCH_ALL_EXPERTS,
+     ARCH_ROPE_NEOX | ARCH_QK_NORM_WIDE | ARCH_PLAIN_QKV | ARCH_Q_IS_EMBD | ARCH_OUTPUT_OWN | ARCH_EXPERTS |
+         ARCH_ALL_EXPERTS,
      NULL},
     {"gemma2", ARCH_ROPE_NEOX | ARCH_ROPE_PARTIAL | ARCH_POST_NORMS | ARCH_GELU | ARCH_OUTPUT_TIED,
      read_gemma2},
@@ -136,7 +144,7 @@ static const struct net_arch archs[] = {
      NULL},
     {"granite", ARCH_ROPE_FREQS | ARCH_BIASES | ARCH_EXPERTS | ARCH_RENORMALISE | ARCH_SHARED, read_granite},
     {"granitemoe", ARCH_ROPE_FREQS | ARCH_BIASES | ARCH_EXPERTS | ARCH_RENORMALISE | ARCH_SHARED,
-     read_granite},
+     read_granitemoe},
     {"smollm3", 0, read_smollm3},
     {"glm4", ARCH_ROPE_PARTIAL | ARCH_POST_NORMS | ARCH_FUSED_GATE, NULL},
 };

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: MIT
  *
- * Inside lib/net only. A layer is one program (layer.c) whose parts an architecture has or has not; the
+ * Inside lib/net only. A layer is one program (layer.h) whose parts an architecture has or has not; the
  * descriptions say which, and read the hyperparameters that are the architecture's own. To add one: a row in
  * arch.c, and a function if it has keys that no other has.
  */
@@ -31,13 +31,16 @@ enum arch_feature {
     ARCH_EXPERT_WIDTH = 1 << 16,   /* an expert's width is expert_feed_forward_length */
     ARCH_RENORMALISE = 1 << 17,    /* weights of the chosen experts are made to sum to 1 */
     ARCH_SHARED_GATED = 1 << 18,   /* a shared expert, scaled by the sigmoid of its own router */
+    ARCH_PLAIN_QKV = 1 << 20,      /* three maps without biases, never a fused one */
     ARCH_SHARED = 1 << 19          /* a shared expert where expert_shared_feed_forward_length is above 0 */
 };
 
 struct net_arch {
     const char *name; /* general.architecture, and the prefix of its keys */
     unsigned features;
-    /* Reads what is the architecture's own, after everything else; NULL: nothing. */
+    /* Reads what is the architecture's own (NULL: nothing), last: the layers are there, with a plain rotary
+     * embedding and no window; ropes, attn_scale and the multipliers hold values that it may replace. Tensors
+     * are not known yet. */
     allot_status (*read)(struct net *net, struct allot_error *err);
 };
 

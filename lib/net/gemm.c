@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/num.h"
 #include "base/rng.h"
 
 /* The larger a tile, the nearer OpenBLAS comes to its rate; but there should be enough of them to keep the
@@ -72,11 +73,6 @@ struct product {
     int64_t tile_m, tile_n, tiles_n;
 };
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static void product_tile(void *user, int64_t item, int thread)
 {
     (void)thread;
@@ -88,28 +84,23 @@ static void product_tile(void *user, int64_t item, int thread)
                  (int)(p->transpose_b ? p->k : p->n), p->beta, p->c + m0 * p->n + n0, (int)p->n);
 }
 
-static int64_t parts(int64_t n, int64_t size)
-{
-    return (n + size - 1) / size;
-}
-
 /* n cut into the fewest equal pieces of at most `size`: the length of a piece. */
 static int64_t even_piece(int64_t n, int64_t size)
 {
-    return parts(parts(n, parts(n, size)), 16) * 16;
+    return parts_of(parts_of(n, parts_of(n, size)), 16) * 16;
 }
 
 static void product_run(struct pool *pool, struct product *p)
 {
     int64_t m = MAX_TILE, n = MAX_TILE;
-    while (parts(p->m, m) * parts(p->n, n) < ENOUGH_TILES && m > MIN_TILE_M)
+    while (parts_of(p->m, m) * parts_of(p->n, n) < ENOUGH_TILES && m > MIN_TILE_M)
         m /= 2;
-    while (parts(p->m, m) * parts(p->n, n) < ENOUGH_TILES && n > MIN_TILE_N)
+    while (parts_of(p->m, m) * parts_of(p->n, n) < ENOUGH_TILES && n > MIN_TILE_N)
         n /= 2;
     p->tile_m = even_piece(p->m, m);
     p->tile_n = even_piece(p->n, n);
-    p->tiles_n = parts(p->n, p->tile_n);
-    pool_run(pool, p->tiles_n * parts(p->m, p->tile_m), product_tile, p);
+    p->tiles_n = parts_of(p->n, p->tile_n);
+    pool_run(pool, p->tiles_n * parts_of(p->m, p->tile_m), product_tile, p);
 }
 
 void gemm_forward(struct pool *pool, float *y, const float *x, const float *w, int64_t m, int64_t n,
@@ -129,12 +120,6 @@ void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w
 void gemm_forward_here(float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k)
 {
     gemm_strided(false, true, (int)m, (int)n, (int)k, 1.0f, x, (int)k, w, (int)k, 0.0f, y, (int)n);
-}
-
-void gemm_gradient_here(float *dw, const float *dy, int64_t ldy, const float *x, int64_t m, int64_t n,
-                        int64_t k)
-{
-    gemm_strided(true, false, (int)n, (int)k, (int)m, 1.0f, dy, (int)ldy, x, (int)k, 0.0f, dw, (int)k);
 }
 
 /* Largest difference between OpenBLAS and a plain loop, relative to the size of the terms. */

@@ -29,10 +29,6 @@ void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w
 /* y (m,n) = x (m,k) w(n,k)'. Overwrites y. */
 void gemm_forward_here(float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k);
 
-/* dw (n,k) = dy' x for m tokens, dy (m, n) with rows ldy apart, x (m,k). Overwrites dw. */
-void gemm_gradient_here(float *dw, const float *dy, int64_t ldy, const float *x, int64_t m, int64_t n,
-                        int64_t k);
-
 /* c (m,n) = alpha op(a) op(b) + beta c, op(a) (m,k) and op(b) (k,n) transposed in memory where said, rows
  * lda, ldb and ldc apart. */
 void gemm_strided(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float *a,

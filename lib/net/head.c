@@ -26,7 +26,7 @@ struct head {
     float *norm_weight;  /* [n_embd] */
     float *inv_rms;      /* [n] */
     float *w;            /* (block, n_embd) */
-    struct spill tokens; /* holds the following */
+    struct spill tokens; /* holds the three that follow */
     float *xn;           /* (n, n_embd) */
     float *dxn;          /* (n, n_embd): gradient of xn, or what the caller likes */
     float *logits;       /* (n, block) */

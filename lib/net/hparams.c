@@ -9,7 +9,8 @@
 #include "gguf.h"
 #include "net/arch.h"
 
-enum { MAX_LAYERS = 512, MAX_EXPERTS = 1024, MAX_WIDTH = 1 << 20, MAX_HEADS = 1 << 16 }; /* libllama's */
+/* Of layers and experts libllama's. */
+enum { MAX_LAYERS = 512, MAX_EXPERTS = 1024, MAX_WIDTH = 1 << 20, MAX_HEADS = 1 << 16 };
 
 /* ---- Numbers ------------------------------------------------------------------------------------- */
 
@@ -132,6 +133,17 @@ static allot_status read_heads(struct net *net, struct allot_error *err)
     return ALLOT_OK;
 }
 
+/* libllama ends the process if a dense model says how many experts a token takes. */
+static allot_status read_no_experts(const struct net *net, struct allot_error *err)
+{
+    int64_t used = 0;
+    char key[128];
+    if (gguf_model_i64(net->model, arch_key(net, "expert_used_count", key), &used) && used != 0)
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is %" PRId64 " without experts",
+                          net->model->path, key, used);
+    return ALLOT_OK;
+}
+
 static allot_status read_experts(struct net *net, struct allot_error *err)
 {
     bool always = has(net, ARCH_ALL_EXPERTS);
@@ -139,9 +151,11 @@ static allot_status read_experts(struct net *net, struct allot_error *err)
     char key[128];
     if (!always && gguf_model_i64(net->model, arch_key(net, "expert_count", key), &net->n_experts) &&
         net->n_experts == 0)
-        return ALLOT_OK;
+        return read_no_experts(net, err);
     allot_status status = read_count(net, "expert_count", MAX_EXPERTS, always ? -1 : 0, &net->n_experts, err);
-    if (status != ALLOT_OK || net->n_experts == 0)
+    if (status == ALLOT_OK && net->n_experts == 0)
+        return read_no_experts(net, err);
+    if (status != ALLOT_OK)
         return status;
     if (!has(net, ARCH_EXPERTS))
         return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: experts in architecture %s are not supported",
@@ -150,7 +164,7 @@ static allot_status read_experts(struct net *net, struct allot_error *err)
     if (status == ALLOT_OK && has(net, ARCH_EXPERT_WIDTH))
         status = read_ff(net, "expert_feed_forward_length", net->n_ff / net->n_experts_used, &net->n_ff, err);
     if (status == ALLOT_OK && gguf_model_i64(net->model, arch_key(net, "expert_group_count", key), &groups) &&
-        groups > 1)
+        (groups > 1 || groups >= net->n_experts))
         status = allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: experts in groups (%s is %" PRId64 ")",
                             net->model->path, key, groups);
     return status;
@@ -166,7 +180,7 @@ static allot_status read_shared(struct net *net, int64_t n_ff_dense, struct allo
     arch_key(net, "expert_shared_feed_forward_length", key);
     if (!gguf_model_i64(net->model, key, &given) || given == 0)
         given = has(net, ARCH_SHARED_GATED) ? n_ff_dense : 0;
-    if (given < 0 || given > INT32_MAX)
+    if (given < 0 || given > INT32_MAX || (given == 0 && has(net, ARCH_SHARED_GATED)))
         return allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is %" PRId64, net->model->path, key, given);
     net->n_ff_shared = given;
     return ALLOT_OK;
@@ -222,8 +236,9 @@ static allot_status read_rope(struct net *net, int64_t n_ctx_trained, struct all
     if (gguf_model_kv(model, arch_key(net, "rope.scaling.factor", key)) == NULL)
         factor = linear;
     bool scaled = factor > 0 && net->rope_scaling != ROPE_SCALING_NONE;
-    net->ropes[0] = (struct net_rope){base, scaled ? 1.0 / factor : 1.0};
-    net->ropes[1] = net->ropes[0];
+    net->ropes[NET_ROPE_PLAIN] = (struct net_rope){base, scaled ? 1.0 / factor : 1.0};
+    /* libllama takes the scaling "none" of the others only */
+    net->ropes[NET_ROPE_WINDOWED] = (struct net_rope){base, factor > 0 ? 1.0 / factor : 1.0};
     net->rope_magnitude = magnitude;
     if (net->rope_scaling == ROPE_SCALING_YARN && scaled && factor < 1)
         net->rope_magnitude /= 1.0 + 0.1 * log(factor);
@@ -306,6 +321,11 @@ allot_status read_hyperparameters(struct net *net, struct allot_error *err)
         status = refuse_settings(net, err);
     if (status == ALLOT_OK && net->arch->read != NULL)
         status = net->arch->read(net, err);
+    if (status == ALLOT_OK &&
+        (!isfinite(net->attn_scale) || net->attn_scale <= 0 || net->ropes[NET_ROPE_WINDOWED].base <= 0))
+        status = allot_fail(err, ALLOT_ERR_FORMAT,
+                            "%s: attention scores times %g, rotary embedding of windowed layers with base %g",
+                            net->model->path, (double)net->attn_scale, net->ropes[NET_ROPE_WINDOWED].base);
     if (status == ALLOT_OK)
         net->rms_eps = (float)eps;
     return status;

@@ -5,27 +5,24 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/num.h"
 #include "gguf/convert.h"
 #include "net/arch.h"
 #include "net/linear.h"
 
-/* ---- Weights ----------------------------------------------------------------------------------- */
+enum { LINE = 16 }; /* floats of a cache line, on which every buffer starts */
 
-/* Every buffer starts on a cache line. */
-static int64_t round_up(int64_t n)
-{
-    return (n + 15) / 16 * 16;
-}
+/* ---- Weights ----------------------------------------------------------------------------------- */
 
 static int64_t expert_floats(const struct net *net)
 {
-    return net->n_experts > 0 ? round_up(net->n_ff * net->n_embd) : 0;
+    return net->n_experts > 0 ? rounded_up(net->n_ff * net->n_embd, LINE) : 0;
 }
 
 int64_t layer_weights_bytes(const struct net *net)
 {
     return (int64_t)sizeof(float) *
-           round_up(net->max_layer_weights + 16 * NET_N_SLOTS + 3 * expert_floats(net));
+           rounded_up(net->max_layer_weights + 16 * NET_N_SLOTS + 3 * expert_floats(net), LINE);
 }
 
 allot_status layer_weights_init(struct layer_weights *weights, const struct net *net, struct allot_error *err)
@@ -52,14 +49,14 @@ allot_status layer_weights_load(struct layer_weights *weights, const struct net 
     for (int slot = 0; slot < NET_N_SLOTS; slot++) {
         const struct gguf_tensor *t = net->layers[il].tensors[slot];
         weights->w[slot] = NULL;
-        if (t == NULL || t->ne[2] > 1)
+        if (t == NULL || net_slot_is_stack((enum net_slot)slot))
             continue;
         allot_status status = gguf_tensor_to_f32(net->model, t, 0, t->n_rows, next, pool, err);
         if (status != ALLOT_OK)
             return status;
         gguf_tensor_forget(t);
         weights->w[slot] = next;
-        next += round_up(t->n_elements);
+        next += rounded_up(t->n_elements, LINE);
     }
     return ALLOT_OK;
 }
@@ -79,14 +76,9 @@ static int64_t lay_out(const struct buffer *buffers, size_t n, float *base)
     for (size_t i = 0; i < n; i++) {
         if (base != NULL && buffers[i].size > 0)
             *buffers[i].at = base + used;
-        used += round_up(buffers[i].size);
+        used += rounded_up(buffers[i].size, LINE);
     }
     return used;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 static int64_t lay_out_acts(struct layer_acts *a, const struct net *net, int64_t n, float *base)
@@ -207,14 +199,16 @@ int64_t layer_work_floats(const struct net *net, int64_t n_seqs, int64_t n_ctx, 
 static allot_status make_rope_tables(struct layer_work *work, const struct net *net, struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
-    bool longer = work->n_ctx > net->n_ctx_original && net->rope_factors_long != NULL;
-    for (int i = 0; i < 2 && status == ALLOT_OK; i++) {
+    /* libllama compares its context, a multiple of 256; where it takes the long ones there may be none */
+    bool longer = rounded_up(work->n_ctx, 256) > net->n_ctx_original;
+    bool two = has(net, ARCH_ROPE_LONG_SHORT) || net->rope_scaling == ROPE_SCALING_LONGROPE;
+    for (int i = 0; i < NET_N_ROPES && status == ALLOT_OK; i++) {
         struct rope_options options = {
             .n_rot = net->n_rot,
             .base = net->ropes[i].base,
             .scale = net->ropes[i].scale,
             .magnitude = net->rope_magnitude,
-            .freq_factors = longer ? net->rope_factors_long : net->rope_factors,
+            .freq_factors = two && longer ? net->rope_factors_long : net->rope_factors,
             .neox = has(net, ARCH_ROPE_NEOX),
             .yarn = net->rope_scaling == ROPE_SCALING_YARN,
             .n_ctx_original = net->n_ctx_original,
@@ -242,8 +236,8 @@ allot_status layer_work_init(struct layer_work *work, const struct net *net, int
 
 void layer_work_release(struct layer_work *work)
 {
-    rope_table_release(&work->ropes[0]);
-    rope_table_release(&work->ropes[1]);
+    for (int i = 0; i < NET_N_ROPES; i++)
+        rope_table_release(&work->ropes[i]);
     spill_release(&work->arena);
     *work = (struct layer_work){0};
 }

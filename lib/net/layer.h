@@ -2,19 +2,33 @@
  *
  * SPDX-License-Identifier: MIT
  *
- * Inside lib/net only. The program of a layer, x (n, n_embd) in, y out; what is in brackets an architecture
- * has or has not: xn = norm(x)                              hn = norm(h) q, k, v = linear(xn), one map or
- * three    dense: gate, up = linear(hn), one map or two [q, k = norm(q), norm(k)] [rope]                 b =
- * linear(act(gate) up) b = linear(attention(q, k, v))            experts: b = sum of w_e expert_e(hn) [+ s
- * shared(hn)] [b = norm(b)]                             [b = norm(b)] h = x + residual_scale b y = h +
- * residual_scale b Linear maps may have biases. attn_block.c, ffn_block.c and moe.c hold the blocks, linear.c
- * their maps.
+ * Inside lib/net only. attn_block.c, ffn_block.c and moe.c hold the blocks, linear.c their maps and norms.
  */
 #ifndef ALLOT_NET_LAYER_H
 #define ALLOT_NET_LAYER_H
 
 #include "net/net.h"
 #include "net/ops.h"
+
+/* clang-format off */
+/* The program of a layer, x (n, n_embd) in, y out; what is in brackets an architecture has or has not:
+ *
+ *   xn = norm(x)
+ *   q, k, v = linear(xn)                      one map, or three
+ *   [q, k = norm(q), norm(k)]  [q, k = rope(q), rope(k)]
+ *   b = linear(attention(q, k, v))
+ *   [b = norm(b)]
+ *   h = x + residual_scale b
+ *
+ *   hn = norm(h)
+ *   dense:    gate, up = linear(hn)           one map, or two
+ *             b = linear(act(gate) up)
+ *   experts:  b = sum of w_e expert_e(hn)  [+ s shared(hn)]
+ *   [b = norm(b)]
+ *   y = h + residual_scale b
+ *
+ * Norms have weights and no biases; linear maps may have biases. */
+/* clang-format on */
 
 /* Weights of one layer, dequantized; w[slot] is NULL where there is none. One arena, reused. Matrices of
  * experts are loaded one expert at a time, into expert[]. */
@@ -56,13 +70,14 @@ struct routing {
 struct layer_work {
     struct spill arena;
     int64_t n_seqs, n_ctx;
-    struct rope_table ropes[2];
+    struct rope_table ropes[NET_N_ROPES];
     struct routing routing;
     float *scratch;         /* for attention */
     float *xn, *hn, *act;   /* cheap to make again: not among the acts */
     float *fused;           /* q, k, v or gate, up of a fused map */
-    float *branch;          /* (n, n_embd) */
-    float *rows_x, *rows_y; /* (n, n_embd) of the tokens of one expert */
+    float *branch;          /* (n, n_embd): what a branch gives, or its gradient before the post norm */
+    float *rows_x, *rows_y; /* (n, n_embd): rows of one expert's tokens; the shared expert uses them too */
+    /* gradients: of h, of xn or hn, of a branch; dh is free until the feed-forward half is done */
     float *dh, *dnorm, *dbranch, *dattn, *dq, *dk, *dv, *dgate, *dup, *dprobs, *dweights;
 };
 /* folder: where the buffers go as a file; NULL: memory. */
@@ -95,11 +110,11 @@ struct layer_call {
 /* y may be x, or NULL: what only it needs is left out. Calls observer->input for every map. */
 allot_status layer_forward(const struct layer_call *c, float *y, const float *x, struct allot_error *err);
 
-/* Makes xn, hn and what else the work's buffers held after layer_forward anew from the acts. */
+/* Makes xn, hn and the routing in the work anew, from the acts. */
 void layer_refill(const struct layer_call *c, const float *x);
 
 /* After layer_forward or layer_refill of all sequences. dy (n, n_embd) comes in as the gradient of y and
- * leaves as the gradient of x. Calls observer->map, vector and done. */
+ * leaves as the gradient of x. The acts are spoilt on the way. Calls observer->map, vector and done. */
 allot_status layer_backward(const struct layer_call *c, float *dy, const float *x, struct allot_error *err);
 
 #endif

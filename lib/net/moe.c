@@ -239,6 +239,19 @@ static allot_status observe_expert_map(const struct expert *x, int which, const 
     return observe_map(x->c->observer, &map, err);
 }
 
+/* Of a pair's weight w_e: dy . y_e. With dup = w_e dy W and y_e = W' act this is dup . act / w_e, so that no
+ * product with y_e is needed. */
+static void weight_gradient(void *user, int64_t i, int thread)
+{
+    (void)thread;
+    const struct expert *x = user;
+    const struct layer_work *work = x->c->work;
+    int64_t n_ff = x->c->net->n_ff;
+    float w = *pair_weight(x, x->c->acts->weights, i);
+    double product = dot(work->dup + i * n_ff, work->act + i * n_ff, n_ff);
+    *pair_weight(x, work->dweights, i) = w > 0 ? (float)(product / w) : 0;
+}
+
 /* d: gradient of the block's output. Adds to dhn, and leaves the gradients of the pairs' weights. */
 static allot_status expert_backward(const struct expert *x, float *dhn, const float *d,
                                     struct allot_error *err)
@@ -256,12 +269,7 @@ static allot_status expert_backward(const struct expert *x, float *dhn, const fl
     gather(x, work->rows_y, d);
     weigh(x, work->rows_y);
     gemm_backward(c->pool, work->dup, work->rows_y, c->weights->expert[DOWN], x->n, n_embd, n_ff, false);
-    /* w y was the output, and dup = w dy W: so dy y = dup act / w */
-    for (int64_t i = 0; i < x->n; i++) {
-        float w = *pair_weight(x, c->acts->weights, i);
-        double product = dot(work->dup + i * n_ff, work->act + i * n_ff, n_ff);
-        *pair_weight(x, work->dweights, i) = w > 0 ? (float)(product / w) : 0;
-    }
+    pool_run(c->pool, x->n, weight_gradient, (void *)(uintptr_t)x);
     status = observe_expert_map(x, DOWN, work->act, work->rows_y, err);
     if (status != ALLOT_OK)
         return status;
@@ -287,21 +295,30 @@ static void forget_experts(const struct layer_call *c)
 /* ---- The shared expert --------------------------------------------------------------------------- */
 
 /* scale = sigmoid(hn . router), or 1 without a router. */
-static void shared_scales(const struct layer_call *c)
+static void shared_scale(void *user, int64_t t, int thread)
 {
+    (void)thread;
+    const struct layer_call *c = user;
     int64_t width = c->net->n_embd;
     const float *w = c->weights->w[NET_SHARED_ROUTER];
-    for (int64_t t = 0; t < c->n; t++)
-        c->acts->shared_scale[t] =
-            w == NULL ? 1 : (float)(1 / (1 + exp(-dot(c->work->hn + t * width, w, width))));
+    c->acts->shared_scale[t] =
+        w == NULL ? 1 : (float)(1 / (1 + exp(-dot(c->work->hn + t * width, w, width))));
 }
 
-/* x[t] *= scale[t]. */
-static void scale_rows(float *x, const float *scale, int64_t n, int64_t width)
+/* work->rows_y[t] *= scale[t]. */
+static void scale_shared(void *user, int64_t t, int thread)
 {
-    for (int64_t t = 0; t < n; t++)
-        for (int64_t i = 0; i < width; i++)
-            x[t * width + i] *= scale[t];
+    (void)thread;
+    const struct layer_call *c = user;
+    int64_t width = c->net->n_embd;
+    float *row = c->work->rows_y + t * width;
+    for (int64_t i = 0; i < width; i++)
+        row[i] *= c->acts->shared_scale[t];
+}
+
+static void for_tokens(const struct layer_call *c, void (*token)(void *user, int64_t t, int thread))
+{
+    pool_run(c->pool, c->n, token, (void *)(uintptr_t)c);
 }
 
 static allot_status observe_shared_router_input(const struct layer_call *c, struct allot_error *err)
@@ -316,7 +333,7 @@ static allot_status shared_forward(const struct layer_call *c, float *out, struc
     struct layer_acts *a = c->acts;
     struct layer_work *work = c->work;
     int64_t n_embd = c->net->n_embd;
-    shared_scales(c);
+    for_tokens(c, shared_scale);
     allot_status status = observe_shared_router_input(c, err);
     if (status == ALLOT_OK)
         status = linear_forward(c, NET_SHARED_GATE, NO_BIAS, a->shared_gate, work->hn, err);
@@ -328,21 +345,33 @@ static allot_status shared_forward(const struct layer_call *c, float *out, struc
     status = linear_forward(c, NET_SHARED_DOWN, NO_BIAS, out == NULL ? NULL : work->rows_y, work->act, err);
     if (status != ALLOT_OK || out == NULL)
         return status;
-    scale_rows(work->rows_y, a->shared_scale, c->n, n_embd);
+    for_tokens(c, scale_shared);
     add_forward(c->pool, out, 1, work->rows_y, out, c->n * n_embd);
     return ALLOT_OK;
 }
 
-/* The vector's own gradient, and what it adds to dnorm. scored: gradients of the scores [n]. */
-static allot_status shared_router_backward(const struct layer_call *c, const float *scored,
-                                           struct allot_error *err)
+/* Gradients of the shared expert's scores, into rows_x [n], and what they add to dnorm. dup = s dy W, so the
+ * gradient of s is dup . act / s, and that of its score s (1 - s) times it. */
+static void shared_score_gradient(void *user, int64_t t, int thread)
+{
+    (void)thread;
+    const struct layer_call *c = user;
+    const struct layer_work *work = c->work;
+    int64_t n_ff = c->net->n_ff_shared, width = c->net->n_embd;
+    const float *w = c->weights->w[NET_SHARED_ROUTER];
+    double product = dot(work->dup + t * n_ff, work->act + t * n_ff, n_ff);
+    float score = (float)(product * (1 - (double)c->acts->shared_scale[t]));
+    work->rows_x[t] = score;
+    for (int64_t i = 0; i < width; i++)
+        work->dnorm[t * width + i] += score * w[i];
+}
+
+static allot_status shared_router_backward(const struct layer_call *c, struct allot_error *err)
 {
     const struct gguf_tensor *t = slot_tensor(c, NET_SHARED_ROUTER);
-    const float *w = c->weights->w[NET_SHARED_ROUTER], *hn = c->work->hn;
+    const float *scored = c->work->rows_x, *hn = c->work->hn;
     int64_t width = c->net->n_embd;
-    for (int64_t i = 0; i < c->n; i++)
-        for (int64_t j = 0; j < width; j++)
-            c->work->dnorm[i * width + j] += scored[i] * w[j];
+    for_tokens(c, shared_score_gradient);
     if (c->observer == NULL || c->observer->vector == NULL)
         return ALLOT_OK;
     double *sum = calloc((size_t)width, sizeof *sum);
@@ -362,18 +391,12 @@ static allot_status shared_backward(const struct layer_call *c, const float *d, 
     struct layer_work *work = c->work;
     int64_t n_embd = c->net->n_embd, n_ff = c->net->n_ff_shared;
     memcpy(work->rows_y, d, sizeof(float) * (size_t)(c->n * n_embd));
-    scale_rows(work->rows_y, a->shared_scale, c->n, n_embd);
+    for_tokens(c, scale_shared);
     gate_forward(c->pool, GATE_SILU, work->act, a->shared_gate, a->shared_up, c->n * n_ff);
     allot_status status =
         linear_backward(c, NET_SHARED_DOWN, NO_BIAS, work->dup, false, work->rows_y, work->act, err);
-    if (status == ALLOT_OK && c->weights->w[NET_SHARED_ROUTER] != NULL) {
-        /* dup = s dy W, so the gradient of s is dup act / s, and that of the score s (1 - s) times it */
-        float *scored = work->rows_x;
-        for (int64_t t = 0; t < c->n; t++)
-            scored[t] = (float)(dot(work->dup + t * n_ff, work->act + t * n_ff, n_ff) *
-                                (1 - (double)a->shared_scale[t]));
-        status = shared_router_backward(c, scored, err);
-    }
+    if (status == ALLOT_OK && c->weights->w[NET_SHARED_ROUTER] != NULL)
+        status = shared_router_backward(c, err);
     if (status != ALLOT_OK)
         return status;
     gate_backward(c->pool, GATE_SILU, work->dgate, work->dup, work->dup, a->shared_gate, a->shared_up,
@@ -392,7 +415,7 @@ allot_status experts_forward(const struct layer_call *c, float *out, struct allo
     allot_status status = linear_forward(c, NET_ROUTER, NO_BIAS, c->acts->probs, c->work->hn, err);
     if (status != ALLOT_OK)
         return status;
-    pool_run(c->pool, c->n, choose_token, (void *)(uintptr_t)c);
+    for_tokens(c, choose_token);
     experts_sort(c);
     if (out != NULL)
         memset(out, 0, sizeof(float) * (size_t)(c->n * net->n_embd));
@@ -422,7 +445,7 @@ allot_status experts_backward(const struct layer_call *c, const float *d, struct
         status = observe_done(c->observer, slot_tensor(c, expert_slots[i]), err);
     if (status != ALLOT_OK)
         return status;
-    pool_run(c->pool, c->n, router_gradient_token, (void *)(uintptr_t)c);
+    for_tokens(c, router_gradient_token);
     status = linear_backward(c, NET_ROUTER, NO_BIAS, work->dnorm, true, work->dprobs, work->hn, err);
     if (status == ALLOT_OK && net->n_ff_shared > 0)
         status = shared_backward(c, d, err);

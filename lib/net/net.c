@@ -70,6 +70,11 @@ static const struct slot_spec {
     [NET_FFN_DOWN_BIAS] = {"ffn_down.bias", ONE, EMBD, FFN_BIAS, false},
 };
 
+bool net_slot_is_stack(enum net_slot slot)
+{
+    return slot_specs[slot].stack;
+}
+
 static int64_t extent_size(const struct net *net, enum extent e)
 {
     int64_t q = net->n_heads * net->head_dim, kv = net->n_kv_heads * net->head_dim;
@@ -115,14 +120,14 @@ static enum presence optional_if(bool condition)
 /* fused: the layer has one tensor for q, k and v. */
 static enum presence presence(const struct net *net, enum part part, bool fused)
 {
-    bool dense = net->n_experts == 0, plain = has(net, ARCH_QK_NORM_WIDE);
+    bool dense = net->n_experts == 0;
     switch (part) {
     case SPLIT_QKV:
         return required_if(!fused);
     case FUSED_QKV:
         return required_if(fused);
     case QKV_BIAS:
-        return optional_if(!fused && !plain);
+        return optional_if(!fused && !has(net, ARCH_PLAIN_QKV));
     case FUSED_BIAS:
         return optional_if(fused);
     case QK_NORM:
@@ -157,7 +162,6 @@ static const char *shape_text(char text[static 64], int64_t stack, int64_t rows,
     return text;
 }
 
-/* Vectors must be float32, as libllama's kernels take them. */
 static allot_status check_shape(const struct net *net, const struct gguf_tensor *t, int64_t stack,
                                 int64_t rows, int64_t cols, struct allot_error *err)
 {
@@ -167,10 +171,18 @@ static allot_status check_shape(const struct net *net, const struct gguf_tensor 
                           net->model->path, t->name,
                           shape_text(shape, t->ne[2] * t->ne[3], t->ne[1], t->ne[0]),
                           shape_text(expected, stack, rows, cols));
-    if (rows == 1 && t->type != GGML_TYPE_F32)
-        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: tensor %s has type %s: a vector must be f32",
-                          net->model->path, t->name, ggml_type_name(t->type));
     return ALLOT_OK;
+}
+
+/* Vectors must be float32, as libllama's kernels take them. */
+static allot_status check_vector(const struct net *net, const struct gguf_tensor *t, int64_t width,
+                                 struct allot_error *err)
+{
+    allot_status status = check_shape(net, t, 1, 1, width, err);
+    if (status == ALLOT_OK && t->type != GGML_TYPE_F32)
+        status = allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: tensor %s has type %s: a vector must be f32",
+                            net->model->path, t->name, ggml_type_name(t->type));
+    return status;
 }
 
 static const struct gguf_tensor *find_slot(const struct net *net, int64_t layer, enum net_slot slot,
@@ -185,7 +197,7 @@ static allot_status open_layer(struct net *net, int64_t il, int64_t *n_known, st
     struct net_layer *layer = &net->layers[il];
     int64_t weights = 0;
     char name[96];
-    bool fused = find_slot(net, il, NET_ATTN_QKV, name) != NULL && !has(net, ARCH_QK_NORM_WIDE);
+    bool fused = find_slot(net, il, NET_ATTN_QKV, name) != NULL && !has(net, ARCH_PLAIN_QKV);
     for (int slot = 0; slot < NET_N_SLOTS; slot++) {
         const struct slot_spec *spec = &slot_specs[slot];
         enum presence rule = presence(net, spec->part, fused);
@@ -194,8 +206,10 @@ static allot_status open_layer(struct net *net, int64_t il, int64_t *n_known, st
             return allot_fail(err, ALLOT_ERR_FORMAT, "%s: tensor %s is missing", net->model->path, name);
         if (t == NULL)
             continue;
-        allot_status status = check_shape(net, t, spec->stack ? net->n_experts : 1,
-                                          extent_size(net, spec->rows), extent_size(net, spec->cols), err);
+        int64_t rows = extent_size(net, spec->rows), cols = extent_size(net, spec->cols);
+        allot_status status = spec->rows == ONE
+                                  ? check_vector(net, t, cols, err)
+                                  : check_shape(net, t, spec->stack ? net->n_experts : 1, rows, cols, err);
         if (status != ALLOT_OK)
             return status;
         layer->tensors[slot] = t;
@@ -216,7 +230,7 @@ static allot_status open_factors(struct net *net, const char *name, float **fact
         return ALLOT_OK;
     ++*n_known;
     net->rope_tensors[factors == &net->rope_factors_long] = t;
-    allot_status status = check_shape(net, t, 1, 1, net->n_rot / 2, err);
+    allot_status status = check_vector(net, t, net->n_rot / 2, err);
     if (status != ALLOT_OK)
         return status;
     *factors = malloc(sizeof(float) * (size_t)t->ne[0]);
@@ -246,7 +260,7 @@ static allot_status open_rope_factors(struct net *net, int64_t *n_known, struct 
 static allot_status check_output_norm(const struct net *net, struct allot_error *err)
 {
     const struct gguf_tensor *t = net->output_norm;
-    allot_status status = check_shape(net, t, 1, 1, net->n_embd, err);
+    allot_status status = check_vector(net, t, net->n_embd, err);
     if (status != ALLOT_OK)
         return status;
     float *values = malloc(sizeof *values * (size_t)t->ne[0]);
@@ -288,7 +302,7 @@ static allot_status open_ends(struct net *net, int64_t *n_known, struct allot_er
     if (status == ALLOT_OK)
         status = check_shape(net, net->output, 1, net->n_vocab, net->n_embd, err);
     if (status == ALLOT_OK && net->output_bias != NULL)
-        status = check_shape(net, net->output_bias, 1, 1, net->n_vocab, err);
+        status = check_vector(net, net->output_bias, net->n_vocab, err);
     if (status == ALLOT_OK)
         status = check_output_norm(net, err);
     return status;

@@ -58,8 +58,11 @@ enum net_slot {
 struct net_layer {
     const struct gguf_tensor *tensors[NET_N_SLOTS]; /* NULL where the model has none */
     int64_t window;                                 /* keys a query sees, itself included; 0: all before it */
-    int rope;                                       /* index into net->ropes, or -1: none */
+    int rope;                                       /* enum net_rope_kind */
 };
+
+/* Which rotary embedding a layer has. Of windowed layers libllama keeps its own base and scale ("_swa"). */
+enum net_rope_kind { NET_ROPE_NONE = -1, NET_ROPE_PLAIN, NET_ROPE_WINDOWED, NET_N_ROPES };
 
 /* Frequencies of a rotary embedding. scale multiplies positions (linear scaling by a factor f is 1/f). */
 struct net_rope {
@@ -85,7 +88,7 @@ struct net {
     int64_t n_rot, n_ctx_original;
     enum rope_scaling rope_scaling;
     double rope_magnitude;                   /* of cosines and sines */
-    struct net_rope ropes[2];                /* of most layers; of those with a window */
+    struct net_rope ropes[NET_N_ROPES];      /* by kind */
     float *rope_factors, *rope_factors_long; /* [n_rot/2] divisors of the frequencies, or NULL; the second
                                                 are for sequences longer than n_ctx_original */
     const struct gguf_tensor *rope_tensors[2];
@@ -93,6 +96,9 @@ struct net {
     const struct gguf_tensor *token_embd, *output_norm, *output; /* output is token_embd when tied */
     const struct gguf_tensor *output_bias;                       /* or NULL */
 };
+
+/* Is the slot's tensor a stack of the experts' matrices (of one, where there is one expert)? */
+bool net_slot_is_stack(enum net_slot slot);
 
 /* Checks architecture, hyperparameters, and presence and shape of every tensor, and refuses tensors
  * it does not know; what libllama refuses is refused here too. The model stays open as long as the net. */

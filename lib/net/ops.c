@@ -6,20 +6,11 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/num.h"
 #include "net/vector.h"
 
-/* Tokens, or thousands of values, that one item of a parallel loop covers. */
+/* Tokens, or values, that one item of a parallel loop covers. */
 enum { TOKEN_BLOCK = 32, VALUE_BLOCK = 16384 };
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t blocks(int64_t n, int64_t size)
-{
-    return (n + size - 1) / size;
-}
 
 /* ---- Root mean square norm ------------------------------------------------------------------ */
 
@@ -62,7 +53,7 @@ void rms_norm_forward(struct pool *pool, float *y, float *inv_rms, const float *
                       int64_t width, float eps)
 {
     struct rms_norm r = {.y = y, .inv_rms_out = inv_rms, .x = x, .w = w, .n = n, .width = width, .eps = eps};
-    pool_run(pool, blocks(n, TOKEN_BLOCK), rms_norm_forward_block, &r);
+    pool_run(pool, parts_of(n, TOKEN_BLOCK), rms_norm_forward_block, &r);
 }
 
 /* y_i = x_i r w_i with r = (mean x^2 + eps)^-1/2, so dr/dx_i = -r^3 x_i / width and
@@ -85,7 +76,7 @@ void rms_norm_backward(struct pool *pool, float *dx, double *dw, const float *dy
                        const float *w, const float *inv_rms, int64_t n, int64_t width)
 {
     struct rms_norm r = {.dx = dx, .x = x, .w = w, .dy = dy, .inv_rms = inv_rms, .n = n, .width = width};
-    pool_run(pool, blocks(n, TOKEN_BLOCK), rms_norm_backward_block, &r);
+    pool_run(pool, parts_of(n, TOKEN_BLOCK), rms_norm_backward_block, &r);
     if (dw == NULL)
         return;
     for (int64_t t = 0; t < n; t++)
@@ -192,7 +183,7 @@ static void rope_block(void *user, int64_t item, int thread)
 
 static void rope_run(struct pool *pool, struct rope r)
 {
-    pool_run(pool, blocks(r.n, TOKEN_BLOCK), rope_block, &r);
+    pool_run(pool, parts_of(r.n, TOKEN_BLOCK), rope_block, &r);
 }
 
 void rope_forward(struct pool *pool, float *x, const struct rope_table *table, int64_t n, int64_t n_heads,
@@ -291,7 +282,7 @@ void gate_forward(struct pool *pool, enum gate_act act, float *y, const float *g
                   int64_t n)
 {
     struct elementwise e = {.y = y, .a = gate, .b = up, .n = n, .act = act};
-    pool_run(pool, blocks(n, VALUE_BLOCK), gate_forward_block, &e);
+    pool_run(pool, parts_of(n, VALUE_BLOCK), gate_forward_block, &e);
 }
 
 static void gate_backward_block(void *user, int64_t item, int thread)
@@ -307,7 +298,7 @@ void gate_backward(struct pool *pool, enum gate_act act, float *dgate, float *du
                    const float *gate, const float *up, int64_t n)
 {
     struct elementwise e = {.y = dgate, .y2 = dup, .a = gate, .b = up, .c = dy, .n = n, .act = act};
-    pool_run(pool, blocks(n, VALUE_BLOCK), gate_backward_block, &e);
+    pool_run(pool, parts_of(n, VALUE_BLOCK), gate_backward_block, &e);
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
@@ -325,7 +316,7 @@ static void bias_forward_block(void *user, int64_t item, int thread)
 void bias_forward(struct pool *pool, float *y, const float *bias, int64_t n, int64_t width)
 {
     struct elementwise e = {.y = y, .a = bias, .n = n, .width = width};
-    pool_run(pool, blocks(n, TOKEN_BLOCK), bias_forward_block, &e);
+    pool_run(pool, parts_of(n, TOKEN_BLOCK), bias_forward_block, &e);
 }
 
 void bias_backward(double *dbias, const float *dy, int64_t n, int64_t width)
@@ -352,7 +343,7 @@ static void add_forward_block(void *user, int64_t item, int thread)
 void add_forward(struct pool *pool, float *y, float scale, const float *a, const float *b, int64_t n)
 {
     struct elementwise e = {.y = y, .a = a, .b = b, .n = n, .scale = scale};
-    pool_run(pool, blocks(n, VALUE_BLOCK), add_forward_block, &e);
+    pool_run(pool, parts_of(n, VALUE_BLOCK), add_forward_block, &e);
 }
 
 static void scale_block(void *user, int64_t item, int thread)
@@ -368,7 +359,7 @@ void scale_values(struct pool *pool, float *x, float scale, int64_t n)
 {
     struct elementwise e = {.y = x, .n = n, .scale = scale};
     if (scale != 1)
-        pool_run(pool, blocks(n, VALUE_BLOCK), scale_block, &e);
+        pool_run(pool, parts_of(n, VALUE_BLOCK), scale_block, &e);
 }
 
 /* ---- Columns --------------------------------------------------------------------------------- */
@@ -386,7 +377,7 @@ void columns_take(struct pool *pool, float *narrow, const float *wide, int64_t n
                   int64_t first, int64_t cols)
 {
     struct elementwise e = {.y = narrow, .a = wide, .n = n, .width = width, .first = first, .cols = cols};
-    pool_run(pool, blocks(n, TOKEN_BLOCK), columns_take_block, &e);
+    pool_run(pool, parts_of(n, TOKEN_BLOCK), columns_take_block, &e);
 }
 
 static void columns_put_block(void *user, int64_t item, int thread)
@@ -402,5 +393,5 @@ void columns_put(struct pool *pool, float *wide, const float *narrow, int64_t n,
                  int64_t cols)
 {
     struct elementwise e = {.y = wide, .a = narrow, .n = n, .width = width, .first = first, .cols = cols};
-    pool_run(pool, blocks(n, TOKEN_BLOCK), columns_put_block, &e);
+    pool_run(pool, parts_of(n, TOKEN_BLOCK), columns_put_block, &e);
 }

@@ -5,14 +5,10 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/num.h"
 #include "base/strbuf.h"
 #include "net/head.h"
 #include "net/layer.h"
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 static int64_t floats(int64_t n)
 {

@@ -41,7 +41,7 @@ allot_status net_place(struct net_placement *place, const struct net_needs *need
 
 struct net_tape {
     struct net_placement place; /* what is kept counted */
-    struct spill states; /* (n_layers, n, n_embd): the inputs of the layers; data NULL: not kept */
+    struct spill states;        /* (n_layers, n, n_embd): the inputs of the layers; data NULL: not kept */
     /* What is inside the last n_kept layers, as many as what is left of the limit has room for; the way back
      * makes that of the others anew. */
     struct layer_acts *kept;

@@ -45,6 +45,9 @@ static const struct architecture_case {
       .seed = 8,
       .settings = LINEAR "attention.sliding_window=20 attention.sliding_window_pattern=3 "
                          "rope.freq_base_swa=300.0"}},
+    {"gemma2, no scaling of layers without a window",
+     {3, 48, 80, 300, 4, 2, 16, .arch = "gemma2", .tied = true, .embd_sd = 0.2f, .seed = 33,
+      .settings = "attention.sliding_window=20 rope.scaling.type=none rope.scaling.factor=4.0"}},
     {"gemma3, seven layers, window, linear scaling, final soft-cap",
      {7, 48, 64, 300, 4, 1, 16, .arch = "gemma3", .tied = true, .embd_sd = 0.2f, .seed = 9,
       .settings = LINEAR "rope.freq_base=100000.0 attention.sliding_window=20 final_logit_softcapping=1.5"}},
@@ -93,6 +96,8 @@ static const struct architecture_case {
     {"qwen3moe, other head width, yarn",
      {2, 48, 32, 300, 4, 2, 16, .arch = "qwen3moe", .experts = 8, .used = 3, .idle_expert = true,
       .settings = YARN "!expert_weights_scale=2.5", .seed = 224}},
+    {"llama with one expert",
+     {2, 48, 64, 300, 6, 2, 8, .experts = 1, .used = 1, .seed = 34}},
     {"qwen3moe, tied, one expert a token, biases",
      {2, 48, 64, 300, 4, 2, 16, .arch = "qwen3moe", .experts = 8, .used = 1, .tied = true, .embd_sd = 0.3f,
       .biases = true, .seed = 25}},
