@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "cost/fisher.h"
+#include "cost/candidates.h"
 #include "gguf/convert.h"
 #include "net/gemm.h"
 #include "quant/quant.h"
@@ -116,7 +117,7 @@ static double quantize_floor(const struct net *net, struct pool *pool, const enu
                 known[j][w] =
                     quant_type_fits(types[j], t->ne[0]) ? quantize_rate(pool, types[j], t->ne[0]) : 0;
         }
-        size_t n = fisher_legal_types(t, true, types, n_types, legal);
+        size_t n = candidates_legal(t, true, types, n_types, legal);
         for (size_t k = 0; k < n; k++)
             for (size_t j = 0; j < n_types; j++)
                 if (types[j] == legal[k])

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cost/collect.h"
+#include "cost/version.h"
 #include "quant/quant.h"
 
 /* Kinds of blobs: an imatrix by its hash; the hash of the imatrix of given windows; the path of a user's
@@ -231,7 +232,7 @@ allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
     allot_status status = ALLOT_OK;
     memset(im, 0, sizeof *im);
     if (c->job->archive) {
-        key = text_printf("%s %s %s%s", c->job->sha256, windows->sha256, fisher_version(),
+        key = text_printf("%s %s %s%s", c->job->sha256, windows->sha256, cost_version(),
                           c->has_net ? "" : " libllama");
         status = key ? find_imatrix(im, c->job, key, err) : allot_fail_memory(err, 256, "a key");
     }
@@ -360,7 +361,7 @@ static allot_status open_set(int64_t *set_id, const struct calibration *c, const
         .imatrix_sha256 = im->present ? im->data.sha256 : "",
         .method = method,
         .params = params,
-        .version = fisher_version(),
+        .version = cost_version(),
     };
     allot_status status = archive_cost_set(c->job->archive, &key, set_id, err);
     if (status == ALLOT_OK)

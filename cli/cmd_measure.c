@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cost/fisher.h"
+#include "cost/version.h"
 #include "describe.h"
 #include "job.h"
 #include "measure/measure.h"
@@ -173,7 +174,7 @@ static allot_status store_candidate(const struct comparison *c, struct model_job
         status = cached_model_sha256(job->archive, model, sha256, progress, err);
     gguf_model_close(model);
     snprintf(settings, sizeof settings, "ctx=%" PRId64 " windows=%" PRId64 " %s", c->args->ctx,
-             c->args->windows, fisher_version());
+             c->args->windows, cost_version());
     for (size_t text = 0; status == ALLOT_OK && text < c->result.n_texts; text++) {
         json_t *stats = stats_json(stats_of(c, candidate, text));
         char *document = json_dumps(stats, JSON_COMPACT | JSON_REAL_PRECISION(12));

@@ -1,5 +1,6 @@
 /* quantize_job.c - the steps of allot quantize.  SPDX-License-Identifier: MIT */
 #include "quantize_job.h"
+#include "cost/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -252,7 +253,7 @@ static void job_identity(char hex[static HASH_HEX], const struct quantize_run *r
 {
     struct strbuf sb = {0};
     strbuf_addf(&sb, "model %s imatrix %s %s", run->job.sha256,
-                run->imatrix.present ? run->imatrix.data.sha256 : "none", fisher_version());
+                run->imatrix.present ? run->imatrix.data.sha256 : "none", cost_version());
     hash_bytes(hex, sb.data ? sb.data : "", sb.len);
     strbuf_release(&sb);
 }

@@ -4,8 +4,21 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "cost/fisher.h"
 #include "quant/quant.h"
+
+size_t candidates_legal(const struct gguf_tensor *tensor, bool have_weights, const enum ggml_type *types,
+                        size_t n_types, enum ggml_type *legal)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_types; i++) {
+        if (types[i] == tensor->type || !quant_type_fits(types[i], tensor->ne[0]))
+            continue;
+        if (!have_weights && quant_type_needs_imatrix(types[i], tensor->name))
+            continue;
+        legal[n++] = types[i];
+    }
+    return n;
+}
 
 allot_status candidates_weights(float **weights, const struct cost_wish *wish,
                                 const struct gguf_tensor *tensor, struct allot_error *err)
@@ -32,7 +45,7 @@ allot_status candidates_find(struct candidates *out, const struct cost_wish *wis
     if (out->types == NULL || names == NULL || have == NULL)
         status = allot_fail_memory(err, (n + 1) * sizeof *names, tensor->name);
     if (status == ALLOT_OK) {
-        out->n_legal = fisher_legal_types(tensor, weights != NULL, wish->types, n, out->types);
+        out->n_legal = candidates_legal(tensor, weights != NULL, wish->types, n, out->types);
         for (size_t i = 0; i < out->n_legal; i++)
             names[i] = quant_type_find(out->types[i])->name;
         status = archive_cost_have(wish->archive, wish->set_id, tensor->name, names, out->n_legal, have, err);

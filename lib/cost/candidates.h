@@ -1,6 +1,6 @@
 /* candidates.h - the types whose costs a set still lacks, tensor by tensor.  SPDX-License-Identifier: MIT
  *
- * Inside lib/cost only: what all methods ask of the imatrix and of the archive. */
+ * What all methods ask of the imatrix and of the archive. */
 #ifndef ALLOT_COST_CANDIDATES_H
 #define ALLOT_COST_CANDIDATES_H
 
@@ -21,6 +21,12 @@ struct candidates {
     size_t n_types;
     size_t n_legal; /* those in the set included */
 };
+
+/* Types a tensor can take: its row consists of whole blocks, and ggml does not need an importance
+ * matrix that is missing (have_weights says if there is one). Writes at most n_types to legal and
+ * returns how many. The source type itself is left out: it costs nothing. */
+size_t candidates_legal(const struct gguf_tensor *tensor, bool have_weights, const enum ggml_type *types,
+                        size_t n_types, enum ggml_type *legal);
 
 /* Of a quantizable tensor. Free types with free. */
 allot_status candidates_find(struct candidates *out, const struct cost_wish *wish,

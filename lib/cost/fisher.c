@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,39 +18,7 @@ void fisher_params(char params[static 64], const struct fisher_options *options)
     snprintf(params, 64, "chunk=%" PRId32 " seed=%" PRIu64, options->chunk, options->seed);
 }
 
-/* Rises whenever the same inputs would give other costs, imatrices or files. */
-enum { METHOD_REVISION = 2 };
-
 enum { EXPERTS_NAMED = 8 };
-
-static char version_text[96];
-
-static void write_version(void)
-{
-    snprintf(version_text, sizeof version_text, "allot %s.%d ggml %s %s", ALLOT_VERSION, METHOD_REVISION,
-             ggml_version(), ggml_commit());
-}
-
-const char *fisher_version(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, write_version);
-    return version_text;
-}
-
-size_t fisher_legal_types(const struct gguf_tensor *tensor, bool have_weights, const enum ggml_type *types,
-                          size_t n_types, enum ggml_type *legal)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < n_types; i++) {
-        if (types[i] == tensor->type || !quant_type_fits(types[i], tensor->ne[0]))
-            continue;
-        if (!have_weights && quant_type_needs_imatrix(types[i], tensor->name))
-            continue;
-        legal[n++] = types[i];
-    }
-    return n;
-}
 
 /* One tensor of the model, as a run sees it. */
 struct candidate {

@@ -40,8 +40,6 @@ struct fisher_options {
 
 /* What the costs of a set depend on: "chunk=16 seed=1"; windows and imatrix are keyed apart. */
 void fisher_params(char params[static 64], const struct fisher_options *options);
-/* Version of what computed a cost: allot, revision of the method, ggml and its commit. */
-const char *fisher_version(void);
 
 struct fisher_result {
     int64_t n_tensors;                        /* quantizable tensors of the model */
@@ -51,12 +49,6 @@ struct fisher_result {
     double seconds_quantize, seconds_product; /* within backward */
     struct net_placement place;               /* of the passes' blocks; zeros if nothing was lacking */
 };
-
-/* Types a tensor can take: its row consists of whole blocks, and ggml does not need an importance
- * matrix that is missing (have_weights says if there is one). Writes at most n_types to legal and
- * returns how many. The source type itself is left out: it costs nothing. */
-size_t fisher_legal_types(const struct gguf_tensor *tensor, bool have_weights, const enum ggml_type *types,
-                          size_t n_types, enum ggml_type *legal);
 
 /* Computes what the set still lacks and stores it tensor by tensor; interrupted, the next call
  * goes on and ends with the same numbers. The types are finished in the set only at the end. imatrix may be

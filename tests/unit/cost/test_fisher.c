@@ -15,6 +15,7 @@
 
 #include "base/rng.h"
 #include "cost/collect.h"
+#include "cost/version.h"
 #include "cost/fisher.h"
 #include "folder.h"
 #include "gguf/convert.h"
@@ -97,7 +98,7 @@ static struct stored *run(const char *name, int n_tensors, int n_threads, int in
     struct stored *s = calloc(1, sizeof *s);
     int64_t set;
     snprintf(path, sizeof path, "%s/%s.allot", folder, name);
-    struct archive_cost_key key = {"model", windows.sha256, "imatrix", "fisher", "params", fisher_version()};
+    struct archive_cost_key key = {"model", windows.sha256, "imatrix", "fisher", "params", cost_version()};
     check(pool_new(&own, n_threads, &err));
     check(archive_open(&archive, path, &err));
     check(archive_cost_set(archive, &key, &set, &err));

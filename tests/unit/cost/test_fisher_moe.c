@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "cost/collect.h"
+#include "cost/version.h"
 #include "cost/fisher.h"
 #include "folder.h"
 #include "gguf/convert.h"
@@ -115,7 +116,7 @@ static void run_fisher(struct pairs *pairs)
     struct fisher_result result;
     struct archive *archive;
     int64_t set;
-    struct archive_cost_key key = {"model", windows.sha256, "imatrix", "fisher", "params", fisher_version()};
+    struct archive_cost_key key = {"model", windows.sha256, "imatrix", "fisher", "params", cost_version()};
     const char *dataset = "random tokens";
     check(imatrix_collect(&importances, &net, pool, &windows, &dataset, 1, NULL, NULL, &err));
     check(archive_open(&archive, in_folder("costs.allot"), &err));

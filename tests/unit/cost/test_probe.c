@@ -14,6 +14,7 @@
 
 #include "base/rng.h"
 #include "cost/collect.h"
+#include "cost/version.h"
 #include "cost/fisher.h"
 #include "cost/probe.h"
 #include "folder.h"
@@ -196,7 +197,7 @@ static struct stored *run(const char *name, int n_threads, int64_t stop_after,
     struct observer observer = {stop_after, 0};
     const struct allot_progress progress = {report, note, &observer};
     int64_t set;
-    struct archive_cost_key key = {"model", windows.sha256, "imatrix", "probe", "params", fisher_version()};
+    struct archive_cost_key key = {"model", windows.sha256, "imatrix", "probe", "params", cost_version()};
     check(pool_new(&own, n_threads, &err));
     check(archive_open(&archive, in_folder(name), &err));
     check(archive_cost_set(archive, &key, &set, &err));
@@ -373,7 +374,7 @@ static void test_refusals(void **state)
     struct probe_result result;
     struct archive *archive;
     int64_t set;
-    struct archive_cost_key key = {"model", windows.sha256, "", "probe", "params", fisher_version()};
+    struct archive_cost_key key = {"model", windows.sha256, "", "probe", "params", cost_version()};
     open_case(&cases[0]);
     check(archive_open(&archive, in_folder("refused.allot"), &err));
     check(archive_cost_set(archive, &key, &set, &err));
