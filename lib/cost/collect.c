@@ -56,16 +56,6 @@ static bool report_imatrix(void *user, const char *stage, int64_t done, int64_t 
     return outer->report(outer->user, "imatrix", done, total);
 }
 
-/* The sums of all tensors, in double and as the entries' floats. */
-static int64_t sums_bytes(const struct gguf_model *model)
-{
-    int64_t sum = 0;
-    for (int64_t i = 0; i < model->n_tensors; i++)
-        if (gguf_tensor_quantizable(&model->tensors[i]))
-            sum += model->tensors[i].ne[0] * model->tensors[i].ne[2];
-    return sum * (int64_t)(sizeof(double) + sizeof(float));
-}
-
 /* The forward pass, with the states of all windows where the budget allows. */
 static allot_status pass_through(struct collector *c, const struct net *net,
                                  const struct text_windows *windows, const struct memory_budget *memory,
@@ -81,7 +71,8 @@ static allot_status pass_through(struct collector *c, const struct net *net,
     struct net_tape tape = {0};
     struct spill x = {0};
     net_forward_needs(&needs, net, batch.n_seqs, batch.n_ctx, GROUP_TOKENS, n_threads);
-    needs.fixed += sums_bytes(net->model) + memory_base(n_threads);
+    /* the sums, and the entries' floats */
+    needs.fixed += squares_bytes(net->model) + squares_bytes(net->model) / 2 + memory_base(n_threads);
     allot_status status = net_place(&place, &needs, memory, "the importance matrix", progress, err);
     if (status == ALLOT_OK)
         status = net_tape_init(&tape, net, 0, &place, err);

@@ -140,7 +140,7 @@ allot_status imatrix_collect_decoded(struct imatrix *out, const struct gguf_mode
     struct collection c = {.progress = progress};
     allot_status status = squares_init(&c.total, model, err);
     if (status == ALLOT_OK)
-        status = decoder_open(&c.decoder, model, pool, windows, err);
+        status = decoder_open(&c.decoder, model, pool, windows, squares_bytes(model), err);
     if (status == ALLOT_OK)
         status = run_collection(&c, err);
     if (status == ALLOT_OK)

@@ -18,7 +18,7 @@ static int32_t outputs_at_a_time(int32_t n_ctx, int64_t n_vocab)
 }
 
 allot_status decoder_open(struct decoder *decoder, const struct gguf_model *model, struct pool *pool,
-                          const struct text_windows *windows, struct allot_error *err)
+                          const struct text_windows *windows, int64_t bytes_each, struct allot_error *err)
 {
     *decoder = (struct decoder){.model = model, .pool = pool, .windows = windows};
     allot_status status = engine_model_open(&decoder->llama, model->path, TEXT_LOAD_AS_STORED, err);
@@ -33,8 +33,9 @@ allot_status decoder_open(struct decoder *decoder, const struct gguf_model *mode
     }
     decoder->n_vocab = llama_vocab_n_tokens(decoder->llama.vocab);
     decoder->n_outputs = outputs_at_a_time(windows->n_ctx, decoder->n_vocab);
-    decoder->n_workers = window_threads(pool_threads(pool), windows->n,
-                                        engine_bytes(&decoder->llama, windows->n_ctx, decoder->n_outputs));
+    decoder->n_workers =
+        window_threads(pool_threads(pool), windows->n,
+                       bytes_each + engine_bytes(&decoder->llama, windows->n_ctx, decoder->n_outputs));
     return ALLOT_OK;
 }
 

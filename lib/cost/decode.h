@@ -24,9 +24,10 @@ struct decoder {
 };
 
 /* Loads the model. Fails on windows longer than the context it was trained on: with learned positions
- * libllama would end the process. All must outlive the decoder. */
+ * libllama would end the process. bytes_each: what the caller takes for each worker. All must outlive the
+ * decoder. */
 allot_status decoder_open(struct decoder *decoder, const struct gguf_model *model, struct pool *pool,
-                          const struct text_windows *windows, struct allot_error *err);
+                          const struct text_windows *windows, int64_t bytes_each, struct allot_error *err);
 void decoder_close(struct decoder *decoder);
 
 /* What becomes of one pass; each member may be NULL. */

@@ -37,6 +37,8 @@ static bool find_operands(struct ggml_tensor *node, bool ask, void *user)
             !ggml_is_contiguous(operand) || ggml_nelements(operand) != t->n_elements)
             continue;
         struct exchange_slot *slot = &search->slots[t - search->model->tensors];
+        if (slot->tensor != NULL && slot->tensor != operand)
+            slot->misuse = GGML_OP_CPY; /* libllama made a second tensor of it: one role only would change */
         slot->tensor = operand;
         if (!takes_quantized(node->op, i))
             slot->misuse = node->op;

@@ -107,12 +107,17 @@ static allot_status time_weight(double *seconds, const struct probe *p, struct a
         i++;
     const struct gguf_tensor *t = &p->model->tensors[i];
     size_t n = list_errors(errors, t, &p->lacking[i]);
+    float *weights;
     n_rows = (65536 * (int64_t)pool_threads(p->pool) + t->ne[0]) / t->ne[0];
     if (n_rows > t->n_rows)
         n_rows = t->n_rows;
+    allot_status status = candidates_weights(&weights, &p->wish, t, err);
+    if (status != ALLOT_OK)
+        return status;
     double start = seconds_now();
-    allot_status status = weight_errors(errors, n, p->model, t, NULL, n_rows, NULL, p->pool, err);
+    status = weight_errors(errors, n, p->model, t, weights, n_rows, NULL, p->pool, err);
     *seconds = (seconds_now() - start) / (double)(n_rows * t->ne[0]);
+    free(weights);
     return status;
 }
 
@@ -253,7 +258,7 @@ static allot_status prepare(struct probe *p, const struct text_windows *windows,
     double start;
     allot_status status = allot_report(p->progress, err, "load", 0, 1);
     if (status == ALLOT_OK)
-        status = decoder_open(&p->decoder, p->model, p->pool, windows, err);
+        status = decoder_open(&p->decoder, p->model, p->pool, windows, 0, err);
     if (status == ALLOT_OK)
         status = exchange_find(p->slots, &p->decoder, err);
     if (status != ALLOT_OK)

@@ -31,6 +31,15 @@ void squares_release(struct squares *squares)
     *squares = (struct squares){0};
 }
 
+int64_t squares_bytes(const struct gguf_model *model)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < model->n_tensors; i++)
+        if (gguf_tensor_quantizable(&model->tensors[i]))
+            sum += model->tensors[i].ne[0] * model->tensors[i].ne[2];
+    return sum * (int64_t)sizeof(double);
+}
+
 allot_status squares_of(struct squares *squares, int64_t tensor, struct allot_error *err)
 {
     const struct gguf_tensor *t = &squares->model->tensors[tensor];

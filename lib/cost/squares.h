@@ -17,6 +17,9 @@ struct squares {
 allot_status squares_init(struct squares *squares, const struct gguf_model *model, struct allot_error *err);
 void squares_release(struct squares *squares);
 
+/* Bytes of the sums of all quantizable tensors. */
+int64_t squares_bytes(const struct gguf_model *model);
+
 /* Room for the tensor, zeroed when it is new. */
 allot_status squares_of(struct squares *squares, int64_t tensor, struct allot_error *err);
 
