@@ -33,6 +33,13 @@ for threads in 1 2 3; do
 done
 ls -A
 
+# The importance matrix.
+job_i=(imatrix m.gguf -f t.txt --quiet -t 2)
+low=$("$ALLOT" "${job_i[@]}" -o i.gguf --mem 1MiB 2>&1 | sed -n 's/.* at least \([0-9]*\)MiB .*/\1/p')
+"$ALLOT" "${job_i[@]}" -o i.gguf >/dev/null || exit 1
+"$ALLOT" imatrix m.gguf -f t.txt -t 2 -o j.gguf --mem $((low + 5))MiB 2>&1 >/dev/null | grep -c 'in a temporary file'
+cmp i.gguf j.gguf && echo 'same importances'
+
 # Interrupted with little memory, ended with more, and the other way round.
 low=$(least 1)
 stop_at TERM 200000 b-wal "${job[@]}" --archive b --mem $((low + 5))MiB 2>/dev/null
