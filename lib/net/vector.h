@@ -22,7 +22,7 @@ enum { LANES = 16 };
 #endif
 
 /* exp(x) = 2^k exp(r), r = x - k ln 2 in two parts (Cody and Waite), exp(r) by its series to r^7
- * in Horner form. Clamped to [-87.3, 88.7]; relative error under 2e-7. */
+ * in Horner form. Clamped to [-87.3, 88.7]; relative error under 2e-7. NaN stays NaN. */
 static inline float exp_inline(float x)
 {
     x = x < -87.3f ? -87.3f : x;
@@ -38,7 +38,7 @@ static inline float exp_inline(float x)
     p = p * r + 1.0f;
     p = p * r + 1.0f;
     /* in two halves, so that 2^k stays a normal number at both ends of the range */
-    int32_t e = (int32_t)k, half = e / 2, rest = e - half;
+    int32_t e = (int32_t)(k > -126.0f ? k : -126.0f), half = e / 2, rest = e - half; /* k may be NaN */
     int32_t bits1 = (half + 127) * (1 << 23), bits2 = (rest + 127) * (1 << 23);
     float s1, s2;
     memcpy(&s1, &bits1, sizeof s1);

@@ -1,4 +1,5 @@
-# Weights that are NaN or Inf are named with tensor and row; zeros and denormals are handled.
+# Weights that are NaN or Inf are named with tensor and row; zeros and denormals are handled; so are logits that
+# overflow.
 # SPDX-License-Identifier: MIT
 synthetic m.gguf
 text 60 >t.txt
@@ -16,5 +17,7 @@ with nan c0 7f
 with inf 80 7f
 with zero 00 00
 with denormal 01 00
+with huge 7f 7f # the largest: what comes of it is not finite
+quick cost huge.gguf -f t.txt --types Q4_K --sequences 2 --seq-len 64 --no-imatrix --method probe | head -n 1
 quick measure zero.gguf out-zero.gguf -f t.txt --ctx 64 --windows 1 --json | json windows
 ls -- *out-*
