@@ -8,14 +8,11 @@
 
 #include "base/error.h"
 
-static allot_status keep_logits(void *user, int64_t window, int32_t first, int32_t n, const float *logits,
-                                struct allot_error *err)
+static allot_status fail_not_finite(const struct divergence *d, int64_t window, struct allot_error *err)
 {
-    (void)err;
-    struct divergence *d = user;
-    int64_t at = (window * d->decoder->windows->n_ctx + first) * d->decoder->n_vocab;
-    memcpy((float *)d->base.data + at, logits, sizeof *logits * (size_t)(n * d->decoder->n_vocab));
-    return ALLOT_OK;
+    return allot_fail(err, ALLOT_ERR_NUMERIC,
+                      "%s: its output is not finite (NaN or infinite) in window %" PRId64,
+                      d->decoder->model->path, window);
 }
 
 /* KL of one position, in double: sum p (l - l') - ln sum exp l + ln sum exp l', l from the maximum. */
@@ -36,6 +33,18 @@ static double position_kl(const float *base, const float *now, int64_t n)
     return shift / sum - log(sum) + log(sum_now);
 }
 
+static allot_status keep_logits(void *user, int64_t window, int32_t first, int32_t n, const float *logits,
+                                struct allot_error *err)
+{
+    struct divergence *d = user;
+    int64_t n_vocab = d->decoder->n_vocab, at = (window * d->decoder->windows->n_ctx + first) * n_vocab;
+    memcpy((float *)d->base.data + at, logits, sizeof *logits * (size_t)(n * n_vocab));
+    for (int32_t i = 0; i < n; i++, logits += n_vocab)
+        if (!isfinite(position_kl(logits, logits, n_vocab)))
+            return fail_not_finite(d, window, err);
+    return ALLOT_OK;
+}
+
 static allot_status compare_logits(void *user, int64_t window, int32_t first, int32_t n, const float *logits,
                                    struct allot_error *err)
 {
@@ -48,11 +57,7 @@ static allot_status compare_logits(void *user, int64_t window, int32_t first, in
         sum += position_kl(base + i * decoder->n_vocab, logits + i * decoder->n_vocab, decoder->n_vocab);
     sum /= decoder->windows->n_ctx;
     d->kl[window] = first == 0 ? sum : d->kl[window] + sum;
-    if (isfinite(sum))
-        return ALLOT_OK;
-    return allot_fail(err, ALLOT_ERR_NUMERIC,
-                      "%s: its output is not finite (NaN or infinite) in window %" PRId64,
-                      decoder->model->path, window);
+    return isfinite(sum) ? ALLOT_OK : fail_not_finite(d, window, err);
 }
 
 static allot_status report(void *user, int64_t first, int64_t n, struct allot_error *err)
