@@ -152,6 +152,19 @@ static bool has_attention(const struct gguf_model *model, int64_t layer)
     return attention;
 }
 
+/* Queries, keys and values in one tensor: libllama takes the heads out of it unasked. Linear attention has as
+ * many keys and values as queries. */
+static bool fused_rows_fit(const struct hparams *hparams, int64_t layer, int64_t heads, int64_t kv_heads,
+                           int64_t key_length)
+{
+    char name[64];
+    int64_t value_length = read_number(hparams, "attention.value_length", 0, key_length);
+    snprintf(name, sizeof name, "blk.%" PRId64 ".attn_qkv.weight", layer);
+    const struct gguf_tensor *t = gguf_model_tensor(hparams->model, name);
+    return t == NULL || t->ne[1] == heads * key_length + kv_heads * (key_length + value_length) ||
+           t->ne[1] == 3 * heads * key_length;
+}
+
 static allot_status check_heads(const struct hparams *hparams, int64_t layer, struct allot_error *err)
 {
     const char *path = hparams->model->path;
@@ -172,6 +185,11 @@ static allot_status check_heads(const struct hparams *hparams, int64_t layer, st
     if (key_length == 0)
         key_length = width / heads;
     int64_t n_rot = read_number(hparams, "rope.dimension_count", 0, key_length);
+    if (!fused_rows_fit(hparams, layer, heads, kv_heads, key_length))
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: tensor blk.%" PRId64 ".attn_qkv.weight has not the rows of %" PRId64
+                          " heads and %" PRId64 " key/value heads of %" PRId64 " channels",
+                          path, layer, heads, kv_heads, key_length);
     if (key_length < 1 || n_rot < 0 || n_rot > key_length || n_rot % 2 != 0)
         return allot_fail(err, ALLOT_ERR_FORMAT,
                           "%s: metadata %s: heads of %" PRId64 " channels, %" PRId64
@@ -221,6 +239,17 @@ static allot_status check_reals(const struct hparams *hparams, struct allot_erro
     return ALLOT_OK;
 }
 
+/* libllama asserts that some layers see a window only, if there is one. */
+static allot_status check_windows(const struct hparams *hparams, struct allot_error *err)
+{
+    char key[192];
+    if (read_number(hparams, "attention.sliding_window", 0, 0) > 0 &&
+        read_number(hparams, "attention.sliding_window_pattern", 0, 0) == 1)
+        return allot_fail(err, ALLOT_ERR_UNSUPPORTED, "%s: metadata %s is 1: no layer has the sliding window",
+                          hparams->model->path, key_of(hparams, "attention.sliding_window_pattern", key));
+    return ALLOT_OK;
+}
+
 /* libllama asserts that it knows the name. */
 static allot_status check_rope_scaling(const struct hparams *hparams, struct allot_error *err)
 {
@@ -260,6 +289,8 @@ allot_status check_hyperparameters(const struct gguf_model *model, struct allot_
         status = check_reals(&hparams, err);
     if (status == ALLOT_OK)
         status = check_rope_scaling(&hparams, err);
+    if (status == ALLOT_OK)
+        status = check_windows(&hparams, err);
     for (int64_t layer = 0; layer < hparams.n_layers && status == ALLOT_OK; layer++)
         if (has_attention(model, layer))
             status = check_heads(&hparams, layer, err);

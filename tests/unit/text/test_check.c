@@ -46,15 +46,21 @@ static void set(struct gguf_context *metadata, const struct setting *setting)
         gguf_set_arr_data(metadata, setting->key, GGUF_TYPE_UINT32, list, 6);
 }
 
-/* Adds tensors of 256 values a row, all zero. */
-static void add_tensor(struct gguf_context *metadata, struct ggml_context *tensors, const char *name,
-                       enum ggml_type type, int n_dims)
+/* Adds tensors of 256 values a row, all zero; a vector has no rows. */
+static void add_matrix(struct gguf_context *metadata, struct ggml_context *tensors, const char *name,
+                       enum ggml_type type, int64_t n_rows)
 {
-    static const int64_t shape[] = {256, 2};
-    struct ggml_tensor *tensor = ggml_new_tensor(tensors, type, n_dims, shape);
+    const int64_t shape[] = {256, n_rows};
+    struct ggml_tensor *tensor = ggml_new_tensor(tensors, type, n_rows > 0 ? 2 : 1, shape);
     memset(tensor->data, 0, ggml_nbytes(tensor));
     ggml_set_name(tensor, name);
     gguf_add_tensor(metadata, tensor);
+}
+
+static void add_tensor(struct gguf_context *metadata, struct ggml_context *tensors, const char *name,
+                       enum ggml_type type, int n_dims)
+{
+    add_matrix(metadata, tensors, name, type, n_dims == 2 ? 2 : 0);
 }
 
 static struct ggml_context *tensor_space(void)
@@ -98,6 +104,7 @@ static const struct {
     struct setting first, second;
     const char *complaint; /* NULL: none */
     bool recurrent;        /* layer 0 has a tensor of recurrent layers too */
+    int64_t fused_rows;    /* above 0: of its attn_qkv, in the place of attn_q */
 } hyperparameters[] = {
     {.complaint = NULL}, /* the tiny model as it is: 6 layers, 4 heads, 2 of keys and values */
     {{"llama.block_count", U32, 0}, .complaint = "llama.block_count is 0"},
@@ -123,6 +130,21 @@ static const struct {
     {{"llama.rope.dimension_count", U32, 63}, .complaint = "heads of 64 channels, 63 of them"},
     {{"llama.rope.dimension_count", U32, 66}, .complaint = "heads of 64 channels, 66 of them"},
     {{"llama.attention.key_length", U32, 96}, {HEADS, U32, 6}, .complaint = NULL},
+    {{HEADS, U32, 4}, .fused_rows = 512, .complaint = NULL}, /* 4 + 2 + 2 heads of 64 */
+    {{HEADS, U32, 4}, .fused_rows = 768, .complaint = NULL}, /* 4 + 4 + 4 */
+    {{HEADS, U32, 2},
+     .fused_rows = 512,
+     .complaint = "has not the rows of 2 heads and 2 key/value heads of 128"},
+    {{KV_HEADS, LIST, 4},
+     .fused_rows = 512,
+     .complaint = "has not the rows of 4 heads and 4 key/value heads"},
+    {{"llama.attention.sliding_window", U32, 16},
+     {"llama.attention.sliding_window_pattern", U32, 2},
+     .complaint = NULL},
+    {{"llama.attention.sliding_window", U32, 16},
+     {"llama.attention.sliding_window_pattern", U32, 1},
+     .complaint = "llama.attention.sliding_window_pattern is 1"},
+    {{"llama.attention.sliding_window_pattern", U32, 1}, .complaint = NULL},
     {{"llama.rope.scaling.type", SCALING, 0}, .complaint = "scaling.type is \"spiral\""},
     {{"llama.rope.scaling.type", SCALING, 1}, .complaint = NULL},
     {{RMS_EPS, REAL, NAN}, .complaint = RMS_EPS " is nan"},
@@ -151,7 +173,11 @@ static void test_hyperparameters(void **state)
         struct ggml_context *tensors = tensor_space();
         set(metadata, &hyperparameters[r].first);
         set(metadata, &hyperparameters[r].second);
-        add_tensor(metadata, tensors, "blk.0.attn_q.weight", GGML_TYPE_BF16, 2);
+        if (hyperparameters[r].fused_rows > 0)
+            add_matrix(metadata, tensors, "blk.0.attn_qkv.weight", GGML_TYPE_BF16,
+                       hyperparameters[r].fused_rows);
+        else
+            add_tensor(metadata, tensors, "blk.0.attn_q.weight", GGML_TYPE_BF16, 2);
         if (hyperparameters[r].recurrent)
             add_tensor(metadata, tensors, "blk.0.ssm_conv1d.weight", GGML_TYPE_F32, 2);
         struct gguf_model *model = write_and_open(metadata, tensors);
