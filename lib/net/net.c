@@ -89,8 +89,8 @@ static int64_t extent_size(const struct net *net, enum extent e)
         return q + 2 * kv;
     case Q_NORM:
         return has(net, ARCH_QK_NORM_WIDE) ? q : net->head_dim;
-    case K_NORM:
-        return has(net, ARCH_QK_NORM_WIDE) ? kv : net->head_dim;
+    case K_NORM: /* wide: libllama wants that of q, so that there are as many heads of both */
+        return has(net, ARCH_QK_NORM_WIDE) ? q : net->head_dim;
     case FF:
         return net->n_ff;
     case UP_WIDTH:

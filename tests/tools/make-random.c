@@ -32,9 +32,11 @@ int main(int argc, char **argv)
         .ff = 256,
         .vocab = (int)gguf_model_array_len(source, "tokenizer.ggml.tokens"),
         .heads = 4,
-        .kv_heads = 2,
+        .kv_heads = strcmp(argv[2], "olmoe") == 0 ? 4 : 2, /* OLMoE has no fewer */
         .head_dim = 64,
         .arch = argv[2],
+        .tied = strcmp(argv[2], "gemma2") == 0,
+        .settings = strncmp(argv[2], "granite", 7) == 0 ? "logit_scale=4.0" : NULL,
         .experts = experts ? 4 : 0,
         .used = 2,
         .idle_expert = experts,
