@@ -67,12 +67,28 @@ static allot_status read_windows(struct net *net, int64_t window, int64_t period
                           net->model->path, key);
     allot_status status =
         read_count(net, "attention.sliding_window_pattern", UINT32_MAX, period, &period, err);
+    if (status == ALLOT_OK && period == 1) /* libllama aborts */
+        status = allot_fail(err, ALLOT_ERR_UNSUPPORTED,
+                            "%s: metadata %s is 1: no layer has the sliding window", net->model->path, key);
     for (int64_t il = 0; il < net->n_layers && status == ALLOT_OK; il++) {
         if (il % period < period - 1) {
             net->layers[il].window = window;
             net->layers[il].rope = NET_ROPE_WINDOWED;
         }
     }
+    return status;
+}
+
+/* A soft-cap with which libllama's way of computing it, cap * tanh(1 / cap * x), makes sense: with 0 and with
+ * those near the end of float32's range nothing is left of x. */
+static allot_status read_softcap(const struct net *net, const char *suffix, double fallback, double *cap,
+                                 struct allot_error *err)
+{
+    char key[128];
+    allot_status status = read_real(net, suffix, fallback, cap, err);
+    if (status == ALLOT_OK && (*cap < 1e-30 || *cap > 1e30))
+        status = allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is %g, not a soft-cap from 1e-30 to 1e30",
+                            net->model->path, arch_key(net, suffix, key), *cap);
     return status;
 }
 
@@ -88,16 +104,14 @@ static allot_status read_gemma2(struct net *net, struct allot_error *err)
     int64_t window = 0;
     allot_status status = read_real(net, "rope.freq_base_swa", net->ropes[NET_ROPE_PLAIN].base, &base, err);
     if (status == ALLOT_OK)
-        status = read_real(net, "attn_logit_softcapping", 50, &scores, err);
+        status = read_softcap(net, "attn_logit_softcapping", 50, &scores, err);
     if (status == ALLOT_OK)
-        status = read_real(net, "final_logit_softcapping", 30, &logits, err);
+        status = read_softcap(net, "final_logit_softcapping", 30, &logits, err);
     if (status == ALLOT_OK)
-        status = read_count(net, "attention.sliding_window", UINT32_MAX, 4096, &window, err);
+        status = read_count(net, "attention.sliding_window", INT32_MAX, 4096, &window, err);
     if (status == ALLOT_OK)
         status = read_windows(net, window, 2, err);
     net->ropes[NET_ROPE_WINDOWED].base = base;
-    if (status == ALLOT_OK && (scores == 0 || logits == 0)) /* libllama divides by them */
-        status = allot_fail(err, ALLOT_ERR_FORMAT, "%s: a soft-cap of 0", net->model->path);
     net->attn_softcap = (float)scores;
     net->final_softcap = (float)logits;
     net->embd_scale = sqrtf((float)net->n_embd);
@@ -113,6 +127,8 @@ static allot_status read_gemma3(struct net *net, struct allot_error *err)
     allot_status status = read_real(net, "rope.freq_base_swa", 10000, &base, err);
     if (status == ALLOT_OK)
         status = read_real(net, "final_logit_softcapping", 0, &logits, err);
+    if (status == ALLOT_OK && logits != 0) /* 0: none, other than in Gemma 2 */
+        status = read_softcap(net, "final_logit_softcapping", 0, &logits, err);
     if (status != ALLOT_OK)
         return status;
     net->ropes[NET_ROPE_WINDOWED].base = base;
@@ -120,7 +136,11 @@ static allot_status read_gemma3(struct net *net, struct allot_error *err)
     net->final_softcap = (float)logits;
     net->embd_scale = sqrtf((float)net->n_embd);
     net->attn_scale = gemma_attn_scale(net, 62);
-    if (gguf_model_i64(net->model, arch_key(net, "attention.sliding_window", key), &window) && window > 0)
+    bool none =
+        gguf_model_i64(net->model, arch_key(net, "attention.sliding_window", key), &window) && window == 0;
+    if (!none)
+        status = read_count(net, "attention.sliding_window", INT32_MAX, 0, &window, err);
+    if (status == ALLOT_OK && window > 0)
         status = read_windows(net, window, 6, err);
     return status;
 }

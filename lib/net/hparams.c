@@ -173,16 +173,19 @@ static allot_status read_experts(struct net *net, struct allot_error *err)
 /* The shared expert's width; by default the dense one for those that always have it. */
 static allot_status read_shared(struct net *net, int64_t n_ff_dense, struct allot_error *err)
 {
+    allot_status status;
     int64_t given = 0;
     char key[128];
     if (net->n_experts == 0 || !(has(net, ARCH_SHARED) || has(net, ARCH_SHARED_GATED)))
         return ALLOT_OK;
     arch_key(net, "expert_shared_feed_forward_length", key);
-    if (!gguf_model_i64(net->model, key, &given) || given == 0)
-        given = has(net, ARCH_SHARED_GATED) ? n_ff_dense : 0;
-    if (given < 0 || given > INT32_MAX || (given == 0 && has(net, ARCH_SHARED_GATED)))
-        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is %" PRId64, net->model->path, key, given);
-    net->n_ff_shared = given;
+    bool none = gguf_model_i64(net->model, key, &given) && given == 0;
+    if (!none && (status = read_count(net, "expert_shared_feed_forward_length", INT32_MAX, 0, &given, err)) !=
+                     ALLOT_OK)
+        return status;
+    net->n_ff_shared = given > 0 || !has(net, ARCH_SHARED_GATED) ? given : n_ff_dense;
+    if (net->n_ff_shared == 0 && has(net, ARCH_SHARED_GATED))
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: metadata %s is 0", net->model->path, key);
     return ALLOT_OK;
 }
 

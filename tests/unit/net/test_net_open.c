@@ -81,6 +81,12 @@ static void context_missing(struct gguf_context *metadata, struct ggml_context *
     gguf_remove_key(metadata, "llama.context_length");
 }
 
+static void used_without_experts(struct gguf_context *metadata, struct ggml_context *tensors)
+{
+    (void)tensors;
+    gguf_set_val_u32(metadata, "llama.expert_used_count", 2);
+}
+
 static void heads_signed(struct gguf_context *metadata, struct ggml_context *tensors)
 {
     (void)tensors;
@@ -104,6 +110,42 @@ static void factors_bf16(struct gguf_context *metadata, struct ggml_context *ten
 }
 
 /* ---- Models ----------------------------------------------------------------------------------------- */
+
+/* A random model of another architecture, its settings wrong: what is refused, and by libllama not always. */
+static void test_refused_settings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch, *settings, *complaint;
+    } rows[] = {
+        {"gemma2", "attn_logit_softcapping=0.0", "gemma2.attn_logit_softcapping is 0, not a soft-cap"},
+        {"gemma2", "final_logit_softcapping=0.0", "gemma2.final_logit_softcapping is 0, not a soft-cap"},
+        {"gemma2", "attention.sliding_window_pattern=1", "sliding_window_pattern is 1: no layer has"},
+        {"gemma3", "final_logit_softcapping=0.0", NULL},
+        {"gemma3", "final_logit_softcapping=1e38", "final_logit_softcapping is 1e+38, not a soft-cap"},
+        {"gemma3", "attention.sliding_window=16 attention.sliding_window_pattern=1", "is 1: no layer has"},
+        {"gemma3", "attention.sliding_window=0", NULL},
+        {"gemma3", "attention.sliding_window=3000000000", "sliding_window is missing or not an unsigned"},
+        {"gemma3", "attention.sliding_window=16.0", "sliding_window is missing or not an unsigned"},
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        const struct random_model small = {
+            2,        32, 64, 300, 2, 1, 16, .arch = rows[r].arch, .tied = true, .settings = rows[r].settings,
+            .seed = 5};
+        struct gguf_model *model = NULL;
+        struct net net;
+        struct allot_error err = {0};
+        assert_true(random_model_write(path, &small));
+        assert_int_equal(gguf_model_open(&model, path, &err), ALLOT_OK);
+        allot_status status = net_open(&net, model, &err);
+        if ((status == ALLOT_OK) != (rows[r].complaint == NULL) ||
+            (status != ALLOT_OK && strstr(err.message, rows[r].complaint) == NULL))
+            fail_msg("%s %s: \"%s\"", rows[r].arch, rows[r].settings, err.message);
+        if (status == ALLOT_OK)
+            net_release(&net);
+        gguf_model_close(model);
+    }
+}
 
 /* A small random model with the tiny model's tokenizer of 2048 tokens, changed. */
 static void write_model(int vocab, void (*change)(struct gguf_context *, struct ggml_context *))
@@ -155,6 +197,7 @@ static void test_refusals(void **state)
         {2048, eps_whole, "layer_norm_rms_epsilon is missing or not a finite float32", false},
         {2048, context_missing, "llama.context_length is missing", false},
         {2048, heads_signed, "llama.attention.head_count is missing or not an unsigned", false},
+        {2048, used_without_experts, "llama.expert_used_count is 2 without experts", true},
         {2048, norm_not_finite, "tensor output_norm.weight, row 0: a weight is not finite", true},
         {2048, factors_bf16, "tensor rope_freqs.weight has type bf16", true},
     };
@@ -225,6 +268,7 @@ static int finish(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_memory_for_openblas),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_refused_settings)};
     return cmocka_run_group_tests(tests, start, finish);
 }
