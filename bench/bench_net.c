@@ -402,7 +402,7 @@ static void bench_model(const char *path, int64_t n_seqs, int64_t n_ctx, int n_t
 static const struct shape {
     int width, layers, ff, vocab, heads, kv_heads, n_seqs;
 } shapes[] = {
-    {576, 2, 1536, 4096, 9, 3, 64}, {2048, 1, 5632, 2048, 32, 8, 16}, {4096, 1, 14336, 2048, 32, 8, 8}};
+    {576, 2, 1536, 4096, 9, 3, 64}, {2048, 2, 5632, 2048, 32, 8, 16}, {4096, 1, 14336, 2048, 32, 8, 8}};
 
 static void bench_shape(int width)
 {

@@ -83,6 +83,7 @@ allot_status spill_new(struct spill *block, size_t size, const char *folder, con
     void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)
         return allot_fail_memory(err, size, what);
+    (void)madvise(data, size, MADV_HUGEPAGE); /* far fewer faults on the first walk through it */
     *block = (struct spill){data, size, false};
     return ALLOT_OK;
 }

@@ -16,7 +16,7 @@
 
 /* The larger a tile, the nearer OpenBLAS comes to its rate; but there should be enough of them to keep the
  * threads evenly busy. */
-enum { MAX_TILE = 1024, MIN_TILE_M = 256, MIN_TILE_N = 512, ENOUGH_TILES = 32 };
+enum { MAX_TILE = 2048, MIN_TILE_M = 512, MIN_TILE_N = 1024, ENOUGH_TILES = 16 };
 
 /* OpenBLAS, loaded when products are first wanted: when it is loaded it starts threads and takes memory, and
  * it waits for ever where memory is limited and it gets none. Programs without products do without it. */

@@ -28,24 +28,23 @@ int64_t layer_weights_bytes(const struct net *net)
 allot_status layer_weights_init(struct layer_weights *weights, const struct net *net, struct allot_error *err)
 {
     *weights = (struct layer_weights){0};
-    weights->arena = aligned_alloc(64, (size_t)layer_weights_bytes(net));
-    if (weights->arena == NULL)
-        return allot_fail_memory(err, (size_t)layer_weights_bytes(net), "the weights of a layer");
-    for (int i = 0; i < 3 && net->n_experts > 0; i++)
-        weights->expert[i] = weights->arena + i * expert_floats(net);
-    return ALLOT_OK;
+    allot_status status =
+        spill_new(&weights->arena, (size_t)layer_weights_bytes(net), NULL, "the weights of a layer", err);
+    for (int i = 0; i < 3 && net->n_experts > 0 && status == ALLOT_OK; i++)
+        weights->expert[i] = (float *)weights->arena.data + i * expert_floats(net);
+    return status;
 }
 
 void layer_weights_release(struct layer_weights *weights)
 {
-    free(weights->arena);
+    spill_release(&weights->arena);
     *weights = (struct layer_weights){0};
 }
 
 allot_status layer_weights_load(struct layer_weights *weights, const struct net *net, int64_t il,
                                 struct pool *pool, struct allot_error *err)
 {
-    float *next = weights->arena + 3 * expert_floats(net);
+    float *next = (float *)weights->arena.data + 3 * expert_floats(net);
     for (int slot = 0; slot < NET_N_SLOTS; slot++) {
         const struct gguf_tensor *t = net->layers[il].tensors[slot];
         weights->w[slot] = NULL;

@@ -33,7 +33,7 @@
 /* Weights of one layer, dequantized; w[slot] is NULL where there is none. One arena, reused. Matrices of
  * experts are loaded one expert at a time, into expert[]. */
 struct layer_weights {
-    float *arena;
+    struct spill arena;
     float *w[NET_N_SLOTS];
     float *expert[3]; /* gate, up, down of the expert in hand */
 };
