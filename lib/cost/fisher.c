@@ -199,7 +199,12 @@ static allot_status fisher_done(void *user, const struct gguf_tensor *tensor, st
     struct candidate *c = &f->candidates[tensor - f->net->model->tensors];
     if (c->projection == NULL)
         return ALLOT_OK;
-    allot_status status = store(f, c->projection, err);
+    bool all_seen = tensor != f->net->token_embd && count_seen(c->projection) == tensor->ne[2];
+    allot_status status = ALLOT_OK;
+    if (!all_seen)
+        status = projection_try_rows(c->projection, &f->projector, f->net->model, err);
+    if (status == ALLOT_OK)
+        status = store(f, c->projection, err);
     projection_free(c->projection);
     c->projection = NULL;
     f->weights_done += tensor->n_elements;

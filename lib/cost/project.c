@@ -1,11 +1,13 @@
 /* project.c - projections, their buffers, and those of embeddings.  SPDX-License-Identifier: MIT */
 #include "cost/project.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/num.h"
 #include "gguf/convert.h"
 #include "net/gemm.h"
 #include "quant/quant.h"
@@ -102,6 +104,14 @@ void projection_error(struct projection *p, size_t j, float *error, uint8_t *byt
         p->floored[j] = true;
     for (int64_t i = 0; i < n; i++)
         error[i] -= w[i];
+}
+
+enum { ROWS_TRIED = 64 }; /* together, below */
+
+int64_t projector_row_bytes(const struct projector *projector, int64_t n_in, size_t n_types)
+{
+    int64_t rows = most((int64_t)n_types, ROWS_TRIED) + 2;
+    return pool_threads(projector->pool) * rows * n_in * (int64_t)sizeof(float);
 }
 
 /* ---- Embedding rows ------------------------------------------------------------------------------- */
@@ -209,5 +219,70 @@ allot_status projection_add_lookup(struct projection *p, struct projector *proje
     free(pass.values);
     free(pass.errors);
     projector->seconds_quantize += seconds_now() - start;
+    return status;
+}
+
+/* ---- Rows without tokens ----------------------------------------------------------------------------- */
+
+/* Types fail on values that the float16 scales of their blocks cannot reach; those of ordinary size they
+ * hold. */
+#define LARGE_VALUE 1024.0f
+
+struct rows_pass {
+    struct projection *p;
+    const struct gguf_model *model;
+    float *buffer; /* (threads, ROWS_TRIED + 2, ne[0]) */
+    atomic_bool failed;
+    struct allot_error *errors; /* [threads] */
+};
+
+static bool has_large_value(const float *x, int64_t n)
+{
+    float top = 0;
+    for (int64_t i = 0; i < n; i++)
+        top = top > fabsf(x[i]) ? top : fabsf(x[i]);
+    return top >= LARGE_VALUE;
+}
+
+static void try_rows(void *user, int64_t item, int thread)
+{
+    struct rows_pass *pass = user;
+    struct projection *p = pass->p;
+    const struct gguf_tensor *t = p->tensor;
+    int64_t first = item * ROWS_TRIED, n = least(ROWS_TRIED, t->n_rows - first);
+    float *w = pass->buffer + thread * (ROWS_TRIED + 2) * t->ne[0], *error = w + ROWS_TRIED * t->ne[0];
+    if (pass->failed)
+        return;
+    if (gguf_tensor_to_f32(pass->model, t, first, n, w, NULL, &pass->errors[thread]) != ALLOT_OK) {
+        pass->failed = true;
+        return;
+    }
+    for (int64_t r = 0; r < n; r++)
+        for (size_t j = 0; j < p->n_types && has_large_value(w + r * t->ne[0], t->ne[0]); j++)
+            projection_error(p, j, error, (uint8_t *)(error + t->ne[0]), w + r * t->ne[0], first + r, 1);
+}
+
+allot_status projection_try_rows(struct projection *p, struct projector *projector,
+                                 const struct gguf_model *model, struct allot_error *err)
+{
+    const struct gguf_tensor *t = p->tensor;
+    struct rows_pass pass = {.p = p, .model = model};
+    size_t n_threads = (size_t)pool_threads(projector->pool);
+    allot_status status = buffer_reserve(
+        &projector->errors, (size_t)projector_row_bytes(projector, t->ne[0], p->n_types), t->name, err);
+    pass.errors = calloc(n_threads, sizeof *pass.errors);
+    if (status == ALLOT_OK && pass.errors == NULL)
+        status = allot_fail_memory(err, n_threads * sizeof *pass.errors, t->name);
+    if (status == ALLOT_OK) {
+        pass.buffer = projector->errors.data;
+        pool_run(projector->pool, parts_of(t->n_rows, ROWS_TRIED), try_rows, &pass);
+        gguf_tensor_forget(t);
+    }
+    for (size_t i = 0; i < n_threads && status == ALLOT_OK && pass.failed; i++)
+        if (pass.errors[i].status != ALLOT_OK) {
+            *err = pass.errors[i];
+            status = err->status;
+        }
+    free(pass.errors);
     return status;
 }

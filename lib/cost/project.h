@@ -65,6 +65,14 @@ allot_status projection_add_lookup(struct projection *p, struct projector *proje
                                    const struct gguf_model *model, const struct net_lookup *lookup,
                                    struct allot_error *err);
 
+/* Bytes that lookups and projection_try_rows want of the errors' buffer for rows of n_in. */
+int64_t projector_row_bytes(const struct projector *projector, int64_t n_in, size_t n_types);
+
+/* For rows that no token passed through, of which the two above know nothing: types that cannot hold a row of
+ * large values become infeasible. Fails on values that are not finite. */
+allot_status projection_try_rows(struct projection *p, struct projector *projector,
+                                 const struct gguf_model *model, struct allot_error *err);
+
 /* What the two share. */
 
 /* Bytes begin on a cache line and hold nothing in particular. */

@@ -103,7 +103,7 @@ int64_t projector_bytes(const struct projector *projector, const struct gguf_mod
         lay_out(&pass, t->ne[1], t->ne[0]);
         struct sizes s = sizes_of(&pass, t->ne[0], (int64_t)n_types, n_tokens, n_runs);
         top.inputs = most(top.inputs, s.inputs);
-        top.errors = most(top.errors, s.errors);
+        top.errors = most(top.errors, most(s.errors, projector_row_bytes(projector, t->ne[0], n_types)));
         top.gradients = most(top.gradients, s.gradients);
         top.parts = most(top.parts, s.parts);
         top.scratch = most(top.scratch, s.scratch);

@@ -257,11 +257,57 @@ static void test_experts_add_up(void **state)
     world_release(&many);
 }
 
+/* Rows that no token passed through: large values rule out the types that cannot hold them, and no others. */
+static void test_rows_without_tokens(void **state)
+{
+    (void)state;
+    enum { N_IN = 256, N_ROWS = 200, N_TYPES = 3 };
+    static const enum ggml_type types[N_TYPES] = {GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_BF16};
+    static const struct {
+        float value;
+        bool infeasible[N_TYPES];
+        allot_status status;
+    } rows[] = {{0.5f, {false, false, false}, ALLOT_OK},
+                {2000.0f, {false, false, false}, ALLOT_OK},
+                {1e30f, {true, true, false}, ALLOT_OK},
+                {NAN, {false, false, false}, ALLOT_ERR_NUMERIC}};
+    struct gguf_model model = {.path = (char *)(uintptr_t) "model"};
+    size_t bytes = sizeof(float) * N_IN * N_ROWS;
+    float *w = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    struct gguf_tensor t = {.name = (char *)(uintptr_t) "t",
+                            .n_dims = 2,
+                            .ne = {N_IN, N_ROWS, 1, 1},
+                            .type = GGML_TYPE_F32,
+                            .n_elements = N_IN * N_ROWS,
+                            .n_rows = N_ROWS,
+                            .row_bytes = 4 * N_IN};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct projection *p;
+        struct projector projector;
+        struct pool *pool;
+        for (int k = 0; k < N_IN * N_ROWS; k++)
+            w[k] = (float)rng_normal(9, (uint64_t)k);
+        w[N_IN * 131 + 7] = rows[i].value;
+        t.data = (const uint8_t *)w;
+        check(pool_new(&pool, 2, &err));
+        projector_init(&projector, pool, 16, 1);
+        check(projection_new(&p, &t, types, N_TYPES, NULL, 1, &err));
+        assert_int_equal(projection_try_rows(p, &projector, &model, &err), rows[i].status);
+        for (int j = 0; j < N_TYPES; j++)
+            assert_int_equal(p->infeasible[j], rows[i].infeasible[j]);
+        projection_free(p);
+        projector_release(&projector);
+        pool_free(pool);
+    }
+    free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain_loops),
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_rows_without_tokens),
         cmocka_unit_test(test_experts_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
