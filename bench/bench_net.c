@@ -3,10 +3,11 @@
  * usage: bench-net [WIDTH,...|MODEL [SEQUENCES LENGTH [THREADS]]]
  *
  * Widths 576, 2048 and 4096 stand for random llamas of two layers or one, with the heads and feed-forward
- * width of real ones. The rate of sgemm (large square products on all threads) is measured between the parts;
- * all times are the best of several. What counts as useful: 2 flops per weight and token forward, 2 backward
- * and 2 for the gradient, and attention's products of the keys that a query sees; neither recomputation nor
- * the products of gradients and errors, but for the line that says so. Quantizing is left out of every time.
+ * width of real ones. The rate of sgemm (large square products on all threads) is measured before and after
+ * every run of a part, so that both see the same machine; of several runs the median counts. What counts as
+ * useful: 2 flops per weight and token forward, 2 backward and 2 for the gradient, and attention's products
+ * of the keys that a query sees; neither recomputation nor the products of gradients and errors, but for the
+ * line that says so. Quantizing is left out of every time.
  */
 #include <cblas.h>
 #include <inttypes.h>
@@ -23,7 +24,7 @@
 #include "net/gemm.h"
 #include "net/ops.h"
 
-enum { GEMM_SIZE = 1536, CHUNK = FISHER_DEFAULT_CHUNK, MANY_TYPES = 21, REPEATS = 2 };
+enum { GEMM_SIZE = 1536, GEMM_REPEATS = 8, CHUNK = FISHER_DEFAULT_CHUNK, MANY_TYPES = 21, REPEATS = 3 };
 
 static struct allot_error err;
 
@@ -58,11 +59,9 @@ struct bench {
     double layer_weights, weights; /* in products, per token; with the output's */
     double attention;              /* flops forward: what a query sees of keys and values */
     float *square;                 /* operands of sgemm_rate */
-    double rate;                   /* the best so far */
     struct net_tape tape;
     float *x, *a, *b, *c, *d; /* the latter for single operations, the largest activation each */
     struct net_targets targets;
-    double seconds[REPEATS];
 };
 
 static void one_gemm(void *user, int64_t item, int thread)
@@ -75,13 +74,14 @@ static void one_gemm(void *user, int64_t item, int thread)
                  b->square + (item * 3 + 2) * size, GEMM_SIZE);
 }
 
-static void measure_sgemm(struct bench *b)
+/* Flops per second of some products in a row. */
+static double sgemm_rate(const struct bench *b)
 {
     int n_threads = pool_threads(b->pool);
     double start = seconds_now();
-    pool_run(b->pool, n_threads, one_gemm, b);
-    double rate = 2.0 * GEMM_SIZE * GEMM_SIZE * GEMM_SIZE * n_threads / (seconds_now() - start);
-    b->rate = rate > b->rate ? rate : b->rate;
+    for (int i = 0; i < GEMM_REPEATS; i++)
+        pool_run(b->pool, n_threads, one_gemm, (void *)(uintptr_t)b);
+    return 2.0 * GEMM_SIZE * GEMM_SIZE * GEMM_SIZE * n_threads * GEMM_REPEATS / (seconds_now() - start);
 }
 
 static void bench_init(struct bench *b, const char *path, int64_t n_seqs, int64_t n_ctx, int n_threads)
@@ -339,16 +339,31 @@ static double run_weights(struct bench *b)
 /* ---- The table
  * --------------------------------------------------------------------------------------------- */
 
-static double best_of(struct bench *b, part_run *run)
+/* One run of a part, and the rate of sgemm around it. */
+struct timing {
+    double seconds, sgemm;
+};
+
+static int compare_timings(const void *x, const void *y)
 {
-    double best = 1e30;
+    const struct timing *a = x, *b = y;
+    double p = a->seconds * a->sgemm, q = b->seconds * b->sgemm;
+    return (p > q) - (p < q);
+}
+
+/* The run in the middle, by its time in units of sgemm's. */
+static struct timing time_part(struct bench *b, part_run *run)
+{
+    struct timing timings[REPEATS];
+    double before = sgemm_rate(b);
     for (int i = 0; i < REPEATS; i++) {
-        measure_sgemm(b);
-        double seconds = run(b);
-        best = seconds < best ? seconds : best;
+        timings[i].seconds = run(b);
+        double after = sgemm_rate(b);
+        timings[i].sgemm = 0.5 * (before + after);
+        before = after;
     }
-    measure_sgemm(b);
-    return best;
+    qsort(timings, REPEATS, sizeof *timings, compare_timings);
+    return timings[REPEATS / 2];
 }
 
 static void bench_model(const char *path, int64_t n_seqs, int64_t n_ctx, int n_threads)
@@ -360,36 +375,42 @@ static void bench_model(const char *path, int64_t n_seqs, int64_t n_ctx, int n_t
         const char *name;
         part_run *run;
         double flops; /* 0: not a matter of flops */
-        double seconds;
+        struct timing timing;
     } parts[] = {
-        {"forward", run_forward, 2 * n * b.layer_weights + b.attention, 0},
-        {"labels", run_labels, 2 * n * output, 0},
-        {"backward", run_backward, 2 * n * b.weights + 2 * b.attention, 0},
-        {"gradients, 1 type", run_gradients, 2 * n * b.weights, 0},
-        {"gradients and sums, 21 types", run_sums, 2 * n * b.weights * (1 + MANY_TYPES / (double)CHUNK), 0},
-        {"  attention forward", run_attention, b.attention, 0},
-        {"  attention backward", run_attention_backward, 2 * b.attention, 0},
-        {"  norms", run_norms, 0, 0},
-        {"  rope", run_rope, 0, 0},
-        {"  gates", run_gate, 0, 0},
-        {"  weights to F32, once", run_weights, 0, 0},
-        {"pass with 21 types", run_pass_many,
-         n * b.weights * (6 + 2 * MANY_TYPES / (double)CHUNK) + 3 * b.attention, 0},
-        {"pass", run_pass_one, 6 * n * b.weights + 3 * b.attention, 0},
+        {"forward", run_forward, 2 * n * b.layer_weights + b.attention, {0, 0}},
+        {"labels", run_labels, 2 * n * output, {0, 0}},
+        {"backward", run_backward, 2 * n * b.weights + 2 * b.attention, {0, 0}},
+        {"gradients, 1 type", run_gradients, 2 * n * b.weights, {0, 0}},
+        {"gradients and sums, 21 types",
+         run_sums,
+         2 * n * b.weights * (1 + MANY_TYPES / (double)CHUNK),
+         {0, 0}},
+        {"  attention forward", run_attention, b.attention, {0, 0}},
+        {"  attention backward", run_attention_backward, 2 * b.attention, {0, 0}},
+        {"  norms", run_norms, 0, {0, 0}},
+        {"  rope", run_rope, 0, {0, 0}},
+        {"  gates", run_gate, 0, {0, 0}},
+        {"  weights to F32, once", run_weights, 0, {0, 0}},
+        {"pass with 21 types",
+         run_pass_many,
+         n * b.weights * (6 + 2 * MANY_TYPES / (double)CHUNK) + 3 * b.attention,
+         {0, 0}},
+        {"pass", run_pass_one, 6 * n * b.weights + 3 * b.attention, {0, 0}},
     };
     size_t n_parts = sizeof parts / sizeof *parts;
     for (size_t i = 0; i < n_parts; i++)
-        parts[i].seconds = best_of(&b, parts[i].run);
+        parts[i].timing = time_part(&b, parts[i].run);
     printf("width %" PRId64 ": %" PRId64 " layers, %.1fM weights in products, %" PRId64 " x %" PRId64
            " tokens, %d threads, OpenBLAS %s\n",
            b.net.n_embd, b.net.n_layers, b.weights / 1e6, n_seqs, n_ctx, pool_threads(b.pool),
            openblas_get_corename());
-    printf("%-30s %8s %9.1f GFLOP/s\n", "sgemm", "", b.rate / 1e9);
+    printf("%-30s %8s %19s %22s\n", "", "", "", "sgemm around it");
     for (size_t i = 0; i < n_parts; i++) {
-        printf("%-30s %6.3f s", parts[i].name, parts[i].seconds);
+        double seconds = parts[i].timing.seconds, sgemm = parts[i].timing.sgemm;
+        printf("%-30s %6.3f s", parts[i].name, seconds);
         if (parts[i].flops > 0)
-            printf(" %9.1f GFLOP/s %5.1f %%", parts[i].flops / parts[i].seconds / 1e9,
-                   100 * parts[i].flops / parts[i].seconds / b.rate);
+            printf(" %9.1f GFLOP/s %9.1f GFLOP/s %5.1f %%", parts[i].flops / seconds / 1e9, sgemm / 1e9,
+                   100 * parts[i].flops / seconds / sgemm);
         printf("\n");
     }
     printf("\n");

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -12,7 +13,7 @@
 #include "net/gemm.h"
 #include "quant/quant.h"
 
-enum { CACHE_LINE = 64 };
+enum { CACHE_LINE = 64, HUGE_PAGE = 2 << 20 };
 
 /* ---- Buffers ---------------------------------------------------------------------------------------- */
 
@@ -20,9 +21,12 @@ allot_status buffer_reserve(struct buffer *buffer, size_t size, const char *what
 {
     if (size <= buffer->size)
         return ALLOT_OK;
-    size = (size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    size_t unit = size < HUGE_PAGE ? CACHE_LINE : HUGE_PAGE;
+    size = (size_t)rounded_up((int64_t)size, (int64_t)unit);
     free(buffer->data);
-    buffer->data = aligned_alloc(CACHE_LINE, size);
+    buffer->data = aligned_alloc(unit, size);
+    if (unit == HUGE_PAGE && buffer->data != NULL)
+        (void)madvise(buffer->data, size, MADV_HUGEPAGE);
     buffer->size = buffer->data != NULL ? size : 0;
     return buffer->data != NULL ? ALLOT_OK : allot_fail_memory(err, size, what);
 }
