@@ -75,7 +75,7 @@ static inline unsigned random_parts(const struct random_model *m)
     for (size_t i = 0; i < sizeof random_archs / sizeof *random_archs; i++)
         if (strcmp(random_archs[i].name, random_arch_name(m)) == 0)
             return random_archs[i].parts;
-    fprintf(stderr, "random model: no architecture %s\n", m->arch);
+    fprintf(stderr, "random model: no architecture %s\n", random_arch_name(m));
     abort();
 }
 
