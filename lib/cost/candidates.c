@@ -63,6 +63,20 @@ allot_status candidates_find(struct candidates *out, const struct cost_wish *wis
     return status;
 }
 
+void candidates_note(const struct allot_progress *progress, const struct gguf_tensor *tensor,
+                     enum ggml_type type, bool infeasible, bool floored)
+{
+    const char *name = quant_type_find(type)->name;
+    if (infeasible)
+        allot_note(progress, "%s: type %s is infeasible (its blocks would hold NaN or Inf)", tensor->name,
+                   name);
+    else if (floored)
+        allot_note(progress,
+                   "%s: type %s needs its zero importances floored; llama-quantize would refuse it or lose "
+                   "weights",
+                   tensor->name, name);
+}
+
 allot_status candidates_finish(const struct cost_wish *wish, int64_t n_tokens, struct allot_error *err)
 {
     size_t n = wish->n_types;

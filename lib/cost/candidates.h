@@ -36,6 +36,10 @@ allot_status candidates_find(struct candidates *out, const struct cost_wish *wis
 allot_status candidates_weights(float **weights, const struct cost_wish *wish,
                                 const struct gguf_tensor *tensor, struct allot_error *err);
 
+/* Remarks for people, of a type that the tensor cannot take, or only with floored importances. */
+void candidates_note(const struct allot_progress *progress, const struct gguf_tensor *tensor,
+                     enum ggml_type type, bool infeasible, bool floored);
+
 /* Every tensor has what it can have: notes the types as finished and the set as used now. */
 allot_status candidates_finish(const struct cost_wish *wish, int64_t n_tokens, struct allot_error *err);
 

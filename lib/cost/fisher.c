@@ -174,17 +174,9 @@ static allot_status store(struct fisher *f, const struct projection *p, struct a
         note_unseen(f, p);
     for (size_t j = 0; j < p->n_types && status == ALLOT_OK; j++) {
         rows[j] = summarize(f, p, j, u + j * n_chunks);
-        if (!rows[j].feasible) {
+        if (!rows[j].feasible)
             rows[j].cost = rows[j].std_err = 0;
-            allot_note(f->progress, "%s: type %s is infeasible (its blocks would hold NaN or Inf)",
-                       p->tensor->name, rows[j].type);
-        } else if (p->floored[j]) {
-            allot_note(
-                f->progress,
-                "%s: type %s needs its zero importances floored; llama-quantize would refuse it or lose "
-                "weights",
-                p->tensor->name, rows[j].type);
-        }
+        candidates_note(f->progress, p->tensor, p->types[j], !rows[j].feasible, p->floored[j]);
     }
     if (status == ALLOT_OK)
         status = archive_cost_put(f->wish.archive, f->wish.set_id, p->tensor->name, rows, p->n_types, err);

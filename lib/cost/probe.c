@@ -192,19 +192,6 @@ static void summarize(const struct divergence *d, double *mean, double *std_err)
     *std_err = variance > 0 && n > 1 ? sqrt(variance / (n - 1)) : 0;
 }
 
-static void note_verdict(const struct probe *p, const struct gguf_tensor *t, const struct weight_error *e)
-{
-    const char *name = quant_type_find(e->type)->name;
-    if (e->infeasible)
-        allot_note(p->progress, "%s: type %s is infeasible (its blocks would hold NaN or Inf)", t->name,
-                   name);
-    else if (e->floored)
-        allot_note(p->progress,
-                   "%s: type %s needs its zero importances floored; llama-quantize would refuse it or lose "
-                   "weights",
-                   t->name, name);
-}
-
 /* Scales what was measured to all candidates (the first n errors). */
 static allot_status store(const struct probe *p, const struct gguf_tensor *t,
                           const struct weight_error *errors, size_t n, const struct weight_error *probed,
@@ -217,7 +204,7 @@ static allot_status store(const struct probe *p, const struct gguf_tensor *t,
     for (size_t i = 0; i < n; i++) {
         const struct weight_error *e = &errors[i];
         double ratio = probed != NULL && !e->infeasible ? e->squares / probed->squares : 0;
-        note_verdict(p, t, e);
+        candidates_note(p->progress, t, e->type, e->infeasible, e->floored);
         rows[i] = (struct archive_cost){
             .type = quant_type_find(e->type)->name,
             .bytes = t->n_rows * (int64_t)ggml_row_size(e->type, t->ne[0]),
