@@ -1,0 +1,33 @@
+/* kernel_set.h - the kernels of one instruction set; kernels_SET.c includes it once.
+ * SPDX-License-Identifier: MIT
+ *
+ * Before: a vocabulary of lanes (lanes_avx2.h says what it must have), and SET, the name of the set. */
+#include <math.h>
+#include <string.h>
+
+#include "quant/kernels.h"
+
+#include "quant/numbers.h"
+
+#include "quant/batch_fill.h"
+#include "quant/store.h"
+
+#include "quant/search_refit.h"
+
+#include "quant/search_affine.h"
+
+static const struct quant_kernel kernels[] = {
+    {GGML_TYPE_Q4_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q4_1},
+    {GGML_TYPE_Q5_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q5_1},
+    {GGML_TYPE_Q2_K, 16, WEIGHT_MAGNITUDE, WEIGHT_SUPER, encode_q2_k},
+    {GGML_TYPE_Q4_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q4_k},
+    {GGML_TYPE_Q5_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q5_k},
+};
+
+const struct quant_kernel_set KERNEL_SET = {
+    .name = KERNEL_SET_NAME,
+    .kernels = kernels,
+    .n = sizeof kernels / sizeof *kernels,
+    .fill = batch_fill,
+    .row_squares = row_squares,
+};

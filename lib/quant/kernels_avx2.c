@@ -1,0 +1,9 @@
+/* kernels_avx2.c - the fast quantizers for processors with AVX2.  SPDX-License-Identifier: MIT */
+#if defined(__x86_64__)
+#pragma GCC target("avx2,bmi,bmi2")
+#include "quant/lanes_avx2.h"
+
+#define KERNEL_SET quant_kernels_avx2
+#define KERNEL_SET_NAME "avx2"
+#include "quant/kernel_set.h"
+#endif

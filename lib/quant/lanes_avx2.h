@@ -1,0 +1,118 @@
+/* lanes_avx2.h - the vector vocabulary of the kernels, eight lanes.  SPDX-License-Identifier: MIT
+ *
+ * Values behave as the scalar operations of C without contraction: the arithmetic operators of vf and vi are
+ * lane by lane; most and least are MAX and MIN as ggml writes them, (a > b) ? a : b. */
+#ifndef ALLOT_QUANT_LANES_H
+#define ALLOT_QUANT_LANES_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { LANES = 8 };
+
+typedef float vf __attribute__((vector_size(32)));
+typedef int32_t vi __attribute__((vector_size(32)));
+typedef uint8_t vb __attribute__((vector_size(8)));
+typedef vi vm; /* all bits of a lane, or none */
+
+#define LANE static inline __attribute__((always_inline))
+
+LANE vf f_set(float x)
+{
+    return (vf)_mm256_set1_ps(x);
+}
+LANE vi i_set(int32_t x)
+{
+    return (vi)_mm256_set1_epi32(x);
+}
+LANE vf f_load(const float *p)
+{
+    return (vf)_mm256_loadu_ps(p);
+}
+LANE void f_store(float *p, vf x)
+{
+    _mm256_storeu_ps(p, (__m256)x);
+}
+LANE vf f_most(vf a, vf b)
+{
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+}
+LANE vf f_least(vf a, vf b)
+{
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+}
+LANE vi i_most(vi a, vi b)
+{
+    return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+}
+LANE vi i_least(vi a, vi b)
+{
+    return (vi)_mm256_min_epi32((__m256i)a, (__m256i)b);
+}
+LANE vf f_sqrt(vf a)
+{
+    return (vf)_mm256_sqrt_ps((__m256)a);
+}
+LANE vf f_abs(vf a)
+{
+    return (vf)_mm256_andnot_ps(_mm256_set1_ps(-0.0f), (__m256)a);
+}
+
+/* Ordered comparisons: false where a NaN is. */
+LANE vm f_lt(vf a, vf b)
+{
+    return (vm)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_LT_OQ);
+}
+LANE vm f_le(vf a, vf b)
+{
+    return (vm)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_LE_OQ);
+}
+/* Unordered: true where a NaN is, as C's !=. */
+LANE vm f_ne(vf a, vf b)
+{
+    return (vm)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_NEQ_UQ);
+}
+LANE vm i_eq(vi a, vi b)
+{
+    return (vm)_mm256_cmpeq_epi32((__m256i)a, (__m256i)b);
+}
+LANE vm i_lt(vi a, vi b)
+{
+    return (vm)_mm256_cmpgt_epi32((__m256i)b, (__m256i)a);
+}
+LANE vm m_none(void)
+{
+    return i_set(0);
+}
+LANE vm m_and(vm a, vm b)
+{
+    return a & b;
+}
+LANE vm m_or(vm a, vm b)
+{
+    return a | b;
+}
+LANE vm m_andnot(vm a, vm b) /* a and not b */
+{
+    return a & ~b;
+}
+LANE vm m_not(vm a)
+{
+    return ~a;
+}
+/* Lane k's verdict is bit k. */
+LANE unsigned m_bits(vm m)
+{
+    return (unsigned)_mm256_movemask_ps((__m256)m);
+}
+LANE vf f_pick(vm m, vf a, vf b) /* m ? a : b */
+{
+    return (vf)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)m);
+}
+LANE vi i_pick(vm m, vi a, vi b)
+{
+    return (vi)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)m);
+}
+
+#endif

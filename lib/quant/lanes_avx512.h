@@ -1,0 +1,112 @@
+/* lanes_avx512.h - the vector vocabulary of the kernels, sixteen lanes; see lanes_avx2.h.
+ * SPDX-License-Identifier: MIT */
+#ifndef ALLOT_QUANT_LANES_H
+#define ALLOT_QUANT_LANES_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { LANES = 16 };
+
+typedef float vf __attribute__((vector_size(64)));
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint8_t vb __attribute__((vector_size(16)));
+typedef __mmask16 vm;
+
+#define LANE static inline __attribute__((always_inline))
+
+LANE vf f_set(float x)
+{
+    return (vf)_mm512_set1_ps(x);
+}
+LANE vi i_set(int32_t x)
+{
+    return (vi)_mm512_set1_epi32(x);
+}
+LANE vf f_load(const float *p)
+{
+    return (vf)_mm512_loadu_ps(p);
+}
+LANE void f_store(float *p, vf x)
+{
+    _mm512_storeu_ps(p, (__m512)x);
+}
+LANE vf f_most(vf a, vf b)
+{
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+}
+LANE vf f_least(vf a, vf b)
+{
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+}
+LANE vi i_most(vi a, vi b)
+{
+    return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
+}
+LANE vi i_least(vi a, vi b)
+{
+    return (vi)_mm512_min_epi32((__m512i)a, (__m512i)b);
+}
+LANE vf f_sqrt(vf a)
+{
+    return (vf)_mm512_sqrt_ps((__m512)a);
+}
+LANE vf f_abs(vf a)
+{
+    return (vf)_mm512_abs_ps((__m512)a);
+}
+LANE vm f_lt(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ);
+}
+LANE vm f_le(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LE_OQ);
+}
+LANE vm f_ne(vf a, vf b)
+{
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NEQ_UQ);
+}
+LANE vm i_eq(vi a, vi b)
+{
+    return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b);
+}
+LANE vm i_lt(vi a, vi b)
+{
+    return _mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b);
+}
+LANE vm m_none(void)
+{
+    return 0;
+}
+LANE vm m_and(vm a, vm b)
+{
+    return a & b;
+}
+LANE vm m_or(vm a, vm b)
+{
+    return a | b;
+}
+LANE vm m_andnot(vm a, vm b)
+{
+    return (vm)(a & ~b);
+}
+LANE vm m_not(vm a)
+{
+    return (vm)~a;
+}
+LANE unsigned m_bits(vm m)
+{
+    return m;
+}
+LANE vf f_pick(vm m, vf a, vf b)
+{
+    return (vf)_mm512_mask_blend_ps(m, (__m512)b, (__m512)a);
+}
+LANE vi i_pick(vm m, vi a, vi b)
+{
+    return (vi)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a);
+}
+
+#endif
