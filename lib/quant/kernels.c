@@ -70,3 +70,81 @@ void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_ke
         }
     }
 }
+
+/* ---- Are the bytes those of the linked ggml? ------------------------------------------------------------ */
+
+enum { TEST_WEIGHTS = 4 * BATCH + SUPER_BLOCK, TEST_KINDS = 4 };
+
+/* Weights with which products added without rounding in between would show: those of one sign with little
+ * between them, whose fits are ill-conditioned, and ordinary ones. */
+static void test_weights(float *x, float *q)
+{
+    for (int64_t i = 0; i < TEST_WEIGHTS; i++) {
+        const int64_t kind = i / SUPER_BLOCK % TEST_KINDS;
+        const float noise = (float)rng_normal(101, (uint64_t)i);
+        x[i] = kind == 0 ? 0.02f * noise : kind == 1 ? 1 + 1e-6f * noise : kind == 2 ? -3 + 1e-3f * noise : noise;
+        q[i] = 1e-3f + (float)rng_uniform(102, (uint64_t)i);
+    }
+}
+
+static bool test_kernel(const struct quant_kernel_set *set, const struct quant_kernel *kernel, const float *x,
+                        const float *q, uint8_t *theirs, uint8_t *ours)
+{
+    for (int with = 0; with < 2; with++) {
+        if ((with ? kernel->with : kernel->without) == WEIGHT_GGML)
+            continue;
+        const size_t n = ggml_quantize_chunk(kernel->type, x, theirs, 0, 1, TEST_WEIGHTS, with ? q : NULL);
+        quant_kernel_rows(set, kernel, x, ours, 1, TEST_WEIGHTS, with ? q : NULL);
+        if (memcmp(theirs, ours, n) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool trusted[GGML_TYPE_COUNT];
+static pthread_once_t test_once = PTHREAD_ONCE_INIT;
+
+/* Searches for which ggml builds its grids, seconds long, are trusted with the others: all are compiled
+ * alike. */
+static void test_kernels(void)
+{
+    const struct quant_kernel_set *set = quant_kernel_sets()[0];
+    float *x = malloc(sizeof *x * 4 * TEST_WEIGHTS);
+    bool all = true;
+    if (set == NULL || x == NULL) {
+        free(x);
+        return;
+    }
+    float *q = x + TEST_WEIGHTS;
+    uint8_t *theirs = (uint8_t *)(q + TEST_WEIGHTS), *ours = theirs + sizeof *x * TEST_WEIGHTS;
+    test_weights(x, q);
+    for (size_t i = 0; i < set->n; i++) {
+        const struct quant_kernel *k = &set->kernels[i];
+        if (quant_type_find(k->type)->searches_grid)
+            continue;
+        trusted[k->type] = test_kernel(set, k, x, q, theirs, ours);
+        all = all && trusted[k->type];
+    }
+    for (size_t i = 0; i < set->n; i++)
+        if (quant_type_find(set->kernels[i].type)->searches_grid)
+            trusted[set->kernels[i].type] = all;
+    free(x);
+}
+
+const struct quant_kernel *quant_kernel_find(enum ggml_type type, bool with_importances,
+                                             const struct quant_kernel_set **set)
+{
+    *set = quant_kernel_sets()[0];
+    if (*set == NULL)
+        return NULL;
+    for (size_t i = 0; i < (*set)->n; i++) {
+        const struct quant_kernel *k = &(*set)->kernels[i];
+        if (k->type != type)
+            continue;
+        if ((with_importances ? k->with : k->without) == WEIGHT_GGML)
+            return NULL;
+        pthread_once(&test_once, test_kernels);
+        return trusted[type] ? k : NULL;
+    }
+    return NULL;
+}

@@ -83,9 +83,9 @@ const struct quant_kernel_set *const *quant_kernel_sets(void);
 void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel, const float *src,
                        void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix);
 
-/* The kernel of the chosen set for the type, NULL if ggml is to be called: because there is none, because
- * ALLOT_QUANT_KERNELS says so, or because it gave other bytes than the linked ggml when it was first asked
- * for. Thread-safe. */
+/* The kernel of the best set for a type with or without importances; NULL if ggml is to be called: because
+ * there is none, because ALLOT_QUANT_KERNELS says so, or because kernels gave other bytes than the linked ggml
+ * when the first of them was asked for. *set: what it belongs to. Thread-safe. */
 const struct quant_kernel *quant_kernel_find(enum ggml_type type, bool with_importances,
                                              const struct quant_kernel_set **set);
 

@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "gguf/convert.h"
+#include "quant/kernels.h"
 
 /* What a type does with importances: ignores them; uses them; also refused without by llama-quantize; and
  * the process is aborted by ggml without. */
@@ -170,7 +171,10 @@ allot_status quant_prepare(const enum ggml_type *types, size_t n_types, const st
         allot_status status = allot_report(progress, err, "search tables", (int64_t)i, (int64_t)n_types);
         if (status)
             return status;
-        ggml_quantize_init(types[i]);
+        const struct quant_kernel_set *set;
+        const bool fast = quant_kernel_find(types[i], true, &set) || quant_kernel_find(types[i], false, &set);
+        if (!fast)
+            ggml_quantize_init(types[i]);
     }
     return allot_report(progress, err, "search tables", (int64_t)n_types, (int64_t)n_types);
 }
@@ -302,12 +306,16 @@ static bool importances_usable(const struct quant_type *qt, const float *imatrix
 static bool try_rows(const struct quant_type *qt, const float *src, void *dst, int64_t n_rows,
                      int64_t n_per_row, const float *imatrix)
 {
-    if (qt->searches_grid) {
-        const float most = largest_magnitude(src, n_rows * n_per_row);
-        if (grid_search_overflows(most, imatrix ? largest_magnitude(imatrix, n_per_row) : most))
-            return false;
-    }
-    ggml_quantize_chunk(qt->type, src, dst, 0, n_rows, n_per_row, imatrix);
+    const float most = largest_magnitude(src, n_rows * n_per_row);
+    if (qt->searches_grid &&
+        grid_search_overflows(most, imatrix ? largest_magnitude(imatrix, n_per_row) : most))
+        return false;
+    const struct quant_kernel_set *set;
+    const struct quant_kernel *kernel = quant_kernel_find(qt->type, imatrix != NULL, &set);
+    if (kernel && most < QUANT_KERNEL_MOST)
+        quant_kernel_rows(set, kernel, src, dst, n_rows, n_per_row, imatrix);
+    else
+        ggml_quantize_chunk(qt->type, src, dst, 0, n_rows, n_per_row, imatrix);
     return quant_row_valid(qt->type, dst, (size_t)n_rows * ggml_row_size(qt->type, n_per_row));
 }
 

@@ -281,7 +281,6 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
     w.n_blocks = w.blocks_per_matrix * t->ne[2] * t->ne[3];
     const int64_t batch = (int64_t)BLOCKS_PER_THREAD * pool_threads(run->pool);
     allot_status status = ALLOT_OK;
-    ggml_quantize_init(w.type);
     for (int64_t block = 0; block < w.n_blocks && !status; block += batch) {
         const int64_t left = w.n_blocks - block;
         w.first_block = block;
