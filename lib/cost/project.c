@@ -90,31 +90,40 @@ void projection_free(struct projection *p)
     free(p);
 }
 
-void projection_error(struct projection *p, size_t j, float *error, uint8_t *bytes, const float *w,
-                      int64_t row, int64_t n_rows)
+enum { MOST_TYPES = 64 };
+
+void projection_errors(struct projection *p, float *errors, const float *w, int64_t row, int64_t n_rows)
 {
     const struct gguf_tensor *t = p->tensor;
-    int64_t n = n_rows * t->ne[0];
+    const int64_t n = n_rows * t->ne[0];
     const float *weights = p->weights != NULL ? p->weights + row / t->ne[1] * t->ne[0] : NULL;
-    enum quant_result result = QUANT_INFEASIBLE;
-    if (!p->infeasible[j])
-        result = quant_rows(p->types[j], w, bytes, n_rows, t->ne[0], weights);
-    if (result == QUANT_INFEASIBLE || !gguf_to_f32(p->types[j], bytes, error, n)) {
-        p->infeasible[j] = true;
-        memset(error, 0, sizeof(float) * (size_t)n);
-        return;
+    struct quant_target targets[MOST_TYPES];
+    size_t at[MOST_TYPES];
+    for (size_t first = 0; first < p->n_types; first += MOST_TYPES) {
+        size_t n_targets = 0, end = (size_t)least((int64_t)(first + MOST_TYPES), (int64_t)p->n_types);
+        for (size_t j = first; j < end; j++)
+            if (!p->infeasible[j]) {
+                targets[n_targets] = (struct quant_target){.type = p->types[j], .error = errors + (int64_t)j * n};
+                at[n_targets++] = j;
+            }
+        quant_rows_all(targets, n_targets, w, n_rows, t->ne[0], weights);
+        for (size_t k = 0; k < n_targets; k++) {
+            if (targets[k].result == QUANT_INFEASIBLE)
+                p->infeasible[at[k]] = true;
+            if (targets[k].result == QUANT_FLOORED)
+                p->floored[at[k]] = true;
+        }
+        for (size_t j = first; j < end; j++)
+            if (p->infeasible[j])
+                memset(errors + (int64_t)j * n, 0, sizeof(float) * (size_t)n);
     }
-    if (result == QUANT_FLOORED)
-        p->floored[j] = true;
-    for (int64_t i = 0; i < n; i++)
-        error[i] -= w[i];
 }
 
 enum { ROWS_TRIED = 64 }; /* together, below */
 
 int64_t projector_row_bytes(const struct projector *projector, int64_t n_in, size_t n_types)
 {
-    int64_t rows = most((int64_t)n_types, ROWS_TRIED) + 2;
+    int64_t rows = (int64_t)n_types + ROWS_TRIED;
     return pool_threads(projector->pool) * rows * n_in * (int64_t)sizeof(float);
 }
 
@@ -133,7 +142,7 @@ struct lookup_pass {
     const struct occurrence *seen; /* sorted by id, then token */
     const int64_t *starts;         /* of each distinct id in seen */
     int64_t n_ids;
-    float *rows;   /* (threads, 2 + n_types, n_in): a row, its bytes, its errors */
+    float *rows;   /* (threads, 1 + n_types, n_in): a row and its errors */
     float *values; /* (n_tokens, n_types) */
     atomic_bool failed;
     struct allot_error *errors; /* [threads] */
@@ -154,7 +163,7 @@ static void lookup_item(void *user, int64_t item, int thread)
     const struct net_lookup *lookup = pass->lookup;
     int64_t n_in = lookup->n_in, n_types = (int64_t)pass->p->n_types;
     int32_t id = pass->seen[pass->starts[item]].id;
-    float *row = pass->rows + thread * (2 + n_types) * n_in, *bytes = row + n_in, *errors = bytes + n_in;
+    float *row = pass->rows + thread * (1 + n_types) * n_in, *errors = row + n_in;
     if (atomic_load(&pass->failed))
         return;
     if (gguf_tensor_to_f32(pass->model, lookup->tensor, id, 1, row, NULL, &pass->errors[thread]) !=
@@ -162,8 +171,7 @@ static void lookup_item(void *user, int64_t item, int thread)
         atomic_store(&pass->failed, true);
         return;
     }
-    for (int64_t j = 0; j < n_types; j++)
-        projection_error(pass->p, (size_t)j, errors + j * n_in, (uint8_t *)bytes, row, id, 1);
+    projection_errors(pass->p, errors, row, id, 1);
     for (int64_t i = pass->starts[item]; i < pass->starts[item + 1]; i++) {
         int64_t token = pass->seen[i].token;
         gemm_forward_here(pass->values + token * n_types, lookup->g + token * n_in, errors, 1, n_types, n_in);
@@ -199,7 +207,7 @@ allot_status projection_add_lookup(struct projection *p, struct projector *proje
     int64_t n = lookup->n_tokens, n_types = (int64_t)p->n_types;
     struct lookup_pass pass = {.p = p, .model = model, .lookup = lookup};
     allot_status status =
-        buffer_reserve(&projector->errors, sizeof(float) * (size_t)(n_threads * (2 + n_types) * lookup->n_in),
+        buffer_reserve(&projector->errors, sizeof(float) * (size_t)(n_threads * (1 + n_types) * lookup->n_in),
                        p->tensor->name, err);
     if (status != ALLOT_OK)
         return status;
@@ -235,7 +243,7 @@ allot_status projection_add_lookup(struct projection *p, struct projector *proje
 struct rows_pass {
     struct projection *p;
     const struct gguf_model *model;
-    float *buffer; /* (threads, ROWS_TRIED + 2, ne[0]) */
+    float *buffer; /* (threads, ROWS_TRIED + n_types, ne[0]) */
     atomic_bool failed;
     struct allot_error *errors; /* [threads] */
 };
@@ -254,7 +262,7 @@ static void try_rows(void *user, int64_t item, int thread)
     struct projection *p = pass->p;
     const struct gguf_tensor *t = p->tensor;
     int64_t first = item * ROWS_TRIED, n = least(ROWS_TRIED, t->n_rows - first);
-    float *w = pass->buffer + thread * (ROWS_TRIED + 2) * t->ne[0], *error = w + ROWS_TRIED * t->ne[0];
+    float *w = pass->buffer + thread * (ROWS_TRIED + (int64_t)p->n_types) * t->ne[0];
     if (pass->failed)
         return;
     if (gguf_tensor_to_f32(pass->model, t, first, n, w, NULL, &pass->errors[thread]) != ALLOT_OK) {
@@ -262,8 +270,8 @@ static void try_rows(void *user, int64_t item, int thread)
         return;
     }
     for (int64_t r = 0; r < n; r++)
-        for (size_t j = 0; j < p->n_types && has_large_value(w + r * t->ne[0], t->ne[0]); j++)
-            projection_error(p, j, error, (uint8_t *)(error + t->ne[0]), w + r * t->ne[0], first + r, 1);
+        if (has_large_value(w + r * t->ne[0], t->ne[0]))
+            projection_errors(p, w + ROWS_TRIED * t->ne[0], w + r * t->ne[0], first + r, 1);
 }
 
 allot_status projection_try_rows(struct projection *p, struct projector *projector,

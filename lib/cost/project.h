@@ -78,9 +78,8 @@ allot_status projection_try_rows(struct projection *p, struct projector *project
 /* Bytes begin on a cache line and hold nothing in particular. */
 allot_status buffer_reserve(struct buffer *buffer, size_t size, const char *what, struct allot_error *err);
 
-/* error (n_rows, ne[0]) = dequant(quant_j(w)) - w for rows of the tensor from `row`, all of one matrix; zeros
- * once type j is infeasible. bytes holds four a weight. Thread-safe. */
-void projection_error(struct projection *p, size_t j, float *error, uint8_t *bytes, const float *w,
-                      int64_t row, int64_t n_rows);
+/* errors (n_types, n_rows, ne[0]) = dequant(quant_j(w)) - w for rows of the tensor from `row`, all of one
+ * matrix; zeros once type j is infeasible. Thread-safe. */
+void projection_errors(struct projection *p, float *errors, const float *w, int64_t row, int64_t n_rows);
 
 #endif

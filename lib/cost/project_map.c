@@ -15,7 +15,7 @@
 /* A block has about BLOCK_WEIGHTS weights, but at least MIN_ROWS rows, lest the inputs be read too often, and
  * at most MAX_ROWS: then what the sums of a group of tokens read again and again, gradients of the block, one
  * panel of inputs and the sums themselves, fits into a core's own cache. A strip has at least STRIP_PANELS
- * panels, which share those gradients. One item quantizes at most ITEM_WEIGHTS weights or a row. */
+ * panels, which share those gradients. One item quantizes at most ITEM_WEIGHTS weights or a row, to all types. */
 enum {
     BLOCK_WEIGHTS = 1 << 19,
     MIN_ROWS = 72,
@@ -24,7 +24,7 @@ enum {
     GROUP_RUNS = 32,
     STRIP_PANELS = 2,
     MAX_STRIPS = 64,
-    ITEM_WEIGHTS = 16384,
+    ITEM_WEIGHTS = 8192,
     ITEM_TOKENS = 64
 };
 
@@ -81,7 +81,7 @@ static struct sizes sizes_of(const struct map_pass *pass, int64_t n_in, int64_t 
                              int64_t n_runs)
 {
     const struct chunk_kernel *k = pass->projector->kernel;
-    int64_t quantizing = 2 * cache_lines(4 * pass->rows_per_item * n_in);
+    int64_t quantizing = cache_lines(4 * pass->rows_per_item * n_in * n_types);
     return (struct sizes){.inputs = 4 * pass->n_panels * k->columns * n_tokens,
                           .errors = 4 * pass->n_panels * k->columns * pass->max_rows * n_types,
                           .gradients = 4 * pass->max_rows * n_tokens,
@@ -210,32 +210,30 @@ static void store_error(const struct map_pass *pass, int64_t tile, int64_t j, in
     }
 }
 
-/* Rows of one tile in one type. */
-static void quantize_rows(const struct map_pass *pass, int64_t tile, int64_t first, int64_t j, int thread)
+/* Rows of one tile in every type. */
+static void quantize_rows(const struct map_pass *pass, int64_t tile, int64_t first, int thread)
 {
     const struct net_map *map = pass->map;
     int64_t row = pass->block + tile * pass->projector->kernel->rows + first;
     int64_t n = most(0, least(pass->rows_per_item, map->n_rows - row));
-    uint8_t *bytes = pass->scratch + (size_t)thread * pass->scratch_size;
-    float *error = (float *)(bytes + pass->scratch_size / 2);
+    float *errors = (float *)(pass->scratch + (size_t)thread * pass->scratch_size);
     if (n > 0)
-        projection_error(pass->p, (size_t)j, error, bytes, map->w + row * map->n_in, map->first_row + row, n);
-    for (int64_t r = 0; r < pass->rows_per_item; r++)
-        store_error(pass, tile, j, first + r, r < n ? error + r * map->n_in : NULL);
+        projection_errors(pass->p, errors, map->w + row * map->n_in, map->first_row + row, n);
+    for (int64_t j = 0; j < (int64_t)pass->p->n_types; j++)
+        for (int64_t r = 0; r < pass->rows_per_item; r++)
+            store_error(pass, tile, j, first + r, r < n ? errors + (j * n + r) * map->n_in : NULL);
 }
 
 static int64_t quantize_items(const struct map_pass *pass)
 {
-    return pass->n_tiles * (int64_t)pass->p->n_types * (pass->projector->kernel->rows / pass->rows_per_item);
+    return pass->n_tiles * (pass->projector->kernel->rows / pass->rows_per_item);
 }
 
 static void quantize_item(void *user, int64_t item, int thread)
 {
     const struct map_pass *pass = user;
     int64_t per_tile = pass->projector->kernel->rows / pass->rows_per_item;
-    int64_t per_type = pass->n_tiles * per_tile;
-    quantize_rows(pass, item % per_type / per_tile, item % per_tile * pass->rows_per_item, item / per_type,
-                  thread);
+    quantize_rows(pass, item / per_tile, item % per_tile * pass->rows_per_item, thread);
 }
 
 /* ---- Operands in the kernel's layout ---------------------------------------------------------------- */

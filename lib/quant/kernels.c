@@ -51,24 +51,51 @@ const struct quant_kernel_set *const *quant_kernel_sets(void)
 
 enum { ROWS_TOGETHER = 64 }; /* whose sums of squares are kept */
 
-void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel, const float *src,
-                       void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix)
+static enum weighting weighting_of(const struct quant_kernel *kernel, bool importances)
 {
-    const enum weighting weighting = imatrix ? kernel->with : kernel->without;
-    const size_t row_bytes = ggml_row_size(kernel->type, n_per_row);
+    return importances ? kernel->with : kernel->without;
+}
+
+void quant_kernel_batches(const struct quant_kernel_set *set, const struct quant_kernel *kernel,
+                          const float *src, int64_t n_rows, int64_t n_per_row, const float *imatrix,
+                          batch_function *function, void *user)
+{
+    const enum weighting weighting = weighting_of(kernel, imatrix != NULL);
     float squares[ROWS_TOGETHER];
     struct batch batch;
     for (int64_t row = 0; row < n_rows; row += ROWS_TOGETHER) {
         const int64_t n = least(ROWS_TOGETHER, n_rows - row) * n_per_row;
         const struct batch_source source = {src + row * n_per_row, imatrix, squares, n_per_row};
-        uint8_t *out = (uint8_t *)dst + (size_t)row * row_bytes;
         if (weighting == WEIGHT_ROW)
             set->row_squares(squares, source.src, n / n_per_row, n_per_row);
         for (int64_t start = 0; start < n; start += BATCH) {
             set->fill(&batch, &source, start, (int)least(BATCH, n - start), kernel->unit, weighting);
-            kernel->encode(&batch, out + ggml_row_size(kernel->type, start));
+            function(user, &batch, row * n_per_row + start);
         }
     }
+}
+
+bool quant_kernels_alike(const struct quant_kernel *a, const struct quant_kernel *b, bool importances)
+{
+    return a->unit == b->unit && weighting_of(a, importances) == weighting_of(b, importances);
+}
+
+struct encoding {
+    const struct quant_kernel *kernel;
+    uint8_t *out;
+};
+
+static void encode_batch(void *user, const struct batch *batch, int64_t start)
+{
+    const struct encoding *e = user;
+    e->kernel->encode(batch, e->out + ggml_row_size(e->kernel->type, start));
+}
+
+void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel, const float *src,
+                       void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix)
+{
+    struct encoding e = {kernel, dst};
+    quant_kernel_batches(set, kernel, src, n_rows, n_per_row, imatrix, encode_batch, &e);
 }
 
 /* ---- Are the bytes those of the linked ggml? ------------------------------------------------------------ */
@@ -91,7 +118,7 @@ static bool test_kernel(const struct quant_kernel_set *set, const struct quant_k
                         const float *q, uint8_t *theirs, uint8_t *ours)
 {
     for (int with = 0; with < 2; with++) {
-        if ((with ? kernel->with : kernel->without) == WEIGHT_GGML)
+        if (weighting_of(kernel, with) == WEIGHT_GGML)
             continue;
         const size_t n = ggml_quantize_chunk(kernel->type, x, theirs, 0, 1, TEST_WEIGHTS, with ? q : NULL);
         quant_kernel_rows(set, kernel, x, ours, 1, TEST_WEIGHTS, with ? q : NULL);
@@ -141,7 +168,7 @@ const struct quant_kernel *quant_kernel_find(enum ggml_type type, bool with_impo
         const struct quant_kernel *k = &(*set)->kernels[i];
         if (k->type != type)
             continue;
-        if ((with_importances ? k->with : k->without) == WEIGHT_GGML)
+        if (weighting_of(k, with_importances) == WEIGHT_GGML)
             return NULL;
         pthread_once(&test_once, test_kernels);
         return trusted[type] ? k : NULL;

@@ -83,6 +83,14 @@ const struct quant_kernel_set *const *quant_kernel_sets(void);
 void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel, const float *src,
                        void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix);
 
+/* The batches that the kernel and all that are alike want of such rows, one after the other; start: the index of
+ * the batch's first weight. */
+typedef void batch_function(void *user, const struct batch *batch, int64_t start);
+void quant_kernel_batches(const struct quant_kernel_set *set, const struct quant_kernel *kernel,
+                          const float *src, int64_t n_rows, int64_t n_per_row, const float *imatrix,
+                          batch_function *function, void *user);
+bool quant_kernels_alike(const struct quant_kernel *a, const struct quant_kernel *b, bool importances);
+
 /* The kernel of the best set for a type with or without importances; NULL if ggml is to be called: because
  * there is none, because ALLOT_QUANT_KERNELS says so, or because kernels gave other bytes than the linked ggml
  * when the first of them was asked for. *set: what it belongs to. Thread-safe. */

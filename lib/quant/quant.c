@@ -1,4 +1,4 @@
-/* quant.c - the table of ggml types, and quantizing rows safely.  SPDX-License-Identifier: MIT
+/* quant.c - the table of ggml types.  SPDX-License-Identifier: MIT
  *
  * Which types are here: every one that llama-quantize can write by a rule and ggml_quantize_chunk knows. All
  * of them have a dot product and a row lookup in the CPU backend, so all can be matrices and token
@@ -12,7 +12,6 @@
  * larger or slower than F16 for no measurable gain (a source type can always be kept by copying). */
 #include "quant/quant.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,146 +212,4 @@ bool quant_row_valid(enum ggml_type type, const void *row, size_t n_bytes)
         }
     }
     return !invalid;
-}
-
-int64_t quant_first_nonfinite(const float *x, int64_t n)
-{
-    enum { STEP = 1024 };
-    for (int64_t start = 0; start < n; start += STEP) {
-        const int64_t end = n - start < STEP ? n : start + STEP;
-        uint32_t found = 0;
-        for (int64_t i = start; i < end; i++) {
-            uint32_t bits;
-            memcpy(&bits, &x[i], sizeof bits);
-            found |= (bits & 0x7f800000u) == 0x7f800000u;
-        }
-        for (int64_t i = start; found && i < end; i++)
-            if (!isfinite(x[i]))
-                return i;
-    }
-    return -1;
-}
-
-/* Least importance beside a mean of 1: too small to outweigh a column that matters, large enough
- * that products with small weights do not underflow. */
-#define FLOOR_RATIO 1e-4
-
-int64_t quant_floor_imatrix(float *imatrix, int64_t n)
-{
-    double sum = 0;
-    int64_t n_good = 0, changed = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (isfinite(imatrix[i]) && imatrix[i] > 0) {
-            sum += imatrix[i];
-            n_good++;
-        }
-    }
-    /* The means of extreme rows are brought into the range in which squares and cubes stay finite. */
-    double mean = n_good ? sum / (double)n_good : 1;
-    const int shift = mean > 1e12 || mean < 1e-12 ? -ilogb(mean) : 0;
-    mean = ldexp(mean, shift);
-    const float floor_value = n_good ? (float)(FLOOR_RATIO * mean) : 1.0f;
-    for (int64_t i = 0; i < n; i++) {
-        const float old = imatrix[i];
-        const bool good = isfinite(old) && old > 0;
-        const float scaled = good ? (float)ldexp(old, shift) : 0;
-        imatrix[i] = scaled > floor_value ? scaled : floor_value;
-        changed += imatrix[i] != old;
-    }
-    return changed;
-}
-
-/* NaN counts as larger than anything. */
-static float largest_magnitude(const float *x, int64_t n)
-{
-    uint32_t most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        bits &= 0x7fffffffu;
-        most = bits > most ? bits : most;
-    }
-    float value;
-    memcpy(&value, &most, sizeof value);
-    return value;
-}
-
-/* The largest term of a grid search is below 1e4 * importance * |weight|^3; without an imatrix the part of
- * the importance is played by |weight|. Beyond this bound it may overflow. */
-static bool grid_search_overflows(double most_weight, double most_importance)
-{
-    const double w = most_weight > 1 ? most_weight : 1, q = most_importance > 1 ? most_importance : 1;
-    return !(q * w * w * w < 1e33);
-}
-
-/* Can the importances be given to ggml as they are? It must not meet values that are no importances, nor
- * a group of zeros by which it would lose the group's weights. */
-static bool importances_usable(const struct quant_type *qt, const float *imatrix, int64_t n)
-{
-    const int64_t step = qt->zero_group ? qt->zero_group : qt->block;
-    for (int64_t start = 0; start < n; start += step) {
-        unsigned bad = 0, positive = 0;
-        for (int64_t i = start; i < start + step; i++) {
-            bad |= !(imatrix[i] >= 0) || imatrix[i] > 3e38f;
-            positive |= imatrix[i] > 0;
-        }
-        if (bad || (qt->zero_group && !positive))
-            return false;
-    }
-    return true;
-}
-
-/* Quantizes unless the search might abort; true if all blocks are valid. */
-static bool try_rows(const struct quant_type *qt, const float *src, void *dst, int64_t n_rows,
-                     int64_t n_per_row, const float *imatrix)
-{
-    const float most = largest_magnitude(src, n_rows * n_per_row);
-    if (qt->searches_grid &&
-        grid_search_overflows(most, imatrix ? largest_magnitude(imatrix, n_per_row) : most))
-        return false;
-    const struct quant_kernel_set *set;
-    const struct quant_kernel *kernel = quant_kernel_find(qt->type, imatrix != NULL, &set);
-    if (kernel && most < QUANT_KERNEL_MOST)
-        quant_kernel_rows(set, kernel, src, dst, n_rows, n_per_row, imatrix);
-    else
-        ggml_quantize_chunk(qt->type, src, dst, 0, n_rows, n_per_row, imatrix);
-    return quant_row_valid(qt->type, dst, (size_t)n_rows * ggml_row_size(qt->type, n_per_row));
-}
-
-/* Row by row, so that what becomes of a row does not depend on its company. */
-static enum quant_result floor_bad_rows(const struct quant_type *qt, const float *src, uint8_t *dst,
-                                        int64_t n_rows, int64_t n_per_row, const float *imatrix,
-                                        const float *floored)
-{
-    const size_t row_bytes = ggml_row_size(qt->type, n_per_row);
-    const bool usable = importances_usable(qt, imatrix, n_per_row);
-    for (int64_t row = 0; row < n_rows; row++, src += n_per_row, dst += row_bytes)
-        if (!(usable && try_rows(qt, src, dst, 1, n_per_row, imatrix)) &&
-            !try_rows(qt, src, dst, 1, n_per_row, floored))
-            return QUANT_INFEASIBLE;
-    return QUANT_FLOORED;
-}
-
-/* A lack of memory counts as infeasible: the caller cannot use the rows. */
-enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, int64_t n_rows,
-                             int64_t n_per_row, const float *imatrix)
-{
-    const struct quant_type *qt = quant_type_find(type);
-    if (!qt || n_rows < 1 || !quant_type_fits(type, n_per_row))
-        return QUANT_INFEASIBLE;
-    if (!qt->uses_imatrix)
-        imatrix = NULL;
-    if (!imatrix && qt->aborts_without)
-        return QUANT_INFEASIBLE;
-    if ((!imatrix || importances_usable(qt, imatrix, n_per_row)) &&
-        try_rows(qt, src, dst, n_rows, n_per_row, imatrix))
-        return QUANT_OK;
-    float *floored = imatrix ? malloc((size_t)n_per_row * sizeof *floored) : NULL;
-    if (!floored)
-        return QUANT_INFEASIBLE;
-    memcpy(floored, imatrix, (size_t)n_per_row * sizeof *floored);
-    quant_floor_imatrix(floored, n_per_row);
-    const enum quant_result result = floor_bad_rows(qt, src, dst, n_rows, n_per_row, imatrix, floored);
-    free(floored);
-    return result;
 }

@@ -78,6 +78,18 @@ enum quant_result {
 enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, int64_t n_rows,
                              int64_t n_per_row, const float *imatrix);
 
+/* One of the types that the same rows become. */
+struct quant_target {
+    enum ggml_type type;
+    float *error;             /* (n_rows, n_per_row): what comes back from the type minus what was given */
+    enum quant_result result; /* as quant_rows; infeasible: errors are unspecified */
+};
+
+/* What quant_rows would make of the rows in each type, as errors only: weights are looked at once for all
+ * types that weigh them alike, and errors are formed while they are in the cache. */
+void quant_rows_all(struct quant_target *targets, size_t n, const float *src, int64_t n_rows,
+                    int64_t n_per_row, const float *imatrix);
+
 /* ggml_validate_row_data's verdict on n_bytes of a type of the table, without its messages on stderr. */
 bool quant_row_valid(enum ggml_type type, const void *row, size_t n_bytes);
 

@@ -257,6 +257,42 @@ static void hostile_values_never_abort(void **state)
     }
 }
 
+/* All types at once are what they are one by one, whatever the weights. */
+static void types_together_are_as_alone(void **state)
+{
+    (void)state;
+    size_t n;
+    const struct quant_type *types = quant_types(&n);
+    for (size_t h = 0; h < sizeof hostiles / sizeof hostiles[0]; h++) {
+        const struct hostile *c = &hostiles[h];
+        enum { ROWS = 5 };
+        static float x[ROWS * ROW], errors[64][ROWS * ROW], back[ROWS * ROW];
+        float q[ROW];
+        struct quant_target targets[64];
+        for (int i = 0; i < ROWS * ROW; i++) /* the last row is harmless */
+            x[i] = i < (ROWS - 1) * ROW ? c->weight(i) : ordinary(i);
+        for (int i = 0; i < ROW; i++)
+            q[i] = c->importance ? c->importance(i) : 0;
+        for (size_t k = 0; k < n; k++)
+            targets[k] = (struct quant_target){.type = types[k].type, .error = errors[k]};
+        quant_rows_all(targets, n, x, ROWS, ROW, c->importance ? q : NULL);
+        for (size_t k = 0; k < n; k++) {
+            uint8_t bytes[ROWS * ROW * 4];
+            struct allot_error err;
+            const enum quant_result alone =
+                quant_rows(types[k].type, x, bytes, ROWS, ROW, c->importance ? q : NULL);
+            if (targets[k].result != alone)
+                fail_msg("%s, %s: %d together, %d alone", c->name, types[k].name, targets[k].result, alone);
+            if (alone == QUANT_INFEASIBLE)
+                continue;
+            assert_int_equal(quant_to_f32(types[k].type, bytes, back, ROWS * ROW, &err), ALLOT_OK);
+            for (int i = 0; i < ROWS * ROW; i++)
+                if (errors[k][i] != back[i] - x[i])
+                    fail_msg("%s, %s: weight %d", c->name, types[k].name, i);
+        }
+    }
+}
+
 /* A zero super-block makes Q4_K invalid for llama-quantize; floored it is as good as with equal importances.
  */
 static void floored_rows_are_good(void **state)
@@ -484,6 +520,7 @@ int main(void)
         cmocka_unit_test(rows_equal_ggml),
         cmocka_unit_test(validity_equals_ggml),
         cmocka_unit_test(hostile_values_never_abort),
+        cmocka_unit_test(types_together_are_as_alone),
         cmocka_unit_test(floored_rows_are_good),
         cmocka_unit_test(weights_without_importance_survive),
         cmocka_unit_test(single_zeros_keep_their_bytes),
