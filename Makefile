@@ -43,6 +43,7 @@ demo: build ## a real model, end to end: allot against llama.cpp's plain mix at 
 bench: build ## how near the speed is to its two floors
 	@set -e; for program in $(BUILD)/bench-*; do \
 	    test ! -x "$$program" || { echo "== $${program##*/}"; "$$program"; }; done
+	@echo "== quantize"; bench/quantize.sh $(BUILD)
 
 format: ## run clang-format over the sources
 	@git ls-files '*.c' '*.h' | xargs $$(command -v clang-format-14 || echo clang-format) -i

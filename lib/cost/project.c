@@ -103,7 +103,8 @@ void projection_errors(struct projection *p, float *errors, const float *w, int6
         size_t n_targets = 0, end = (size_t)least((int64_t)(first + MOST_TYPES), (int64_t)p->n_types);
         for (size_t j = first; j < end; j++)
             if (!p->infeasible[j]) {
-                targets[n_targets] = (struct quant_target){.type = p->types[j], .error = errors + (int64_t)j * n};
+                targets[n_targets] =
+                    (struct quant_target){.type = p->types[j], .error = errors + (int64_t)j * n};
                 at[n_targets++] = j;
             }
         quant_rows_all(targets, n_targets, w, n_rows, t->ne[0], weights);

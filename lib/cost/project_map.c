@@ -15,7 +15,8 @@
 /* A block has about BLOCK_WEIGHTS weights, but at least MIN_ROWS rows, lest the inputs be read too often, and
  * at most MAX_ROWS: then what the sums of a group of tokens read again and again, gradients of the block, one
  * panel of inputs and the sums themselves, fits into a core's own cache. A strip has at least STRIP_PANELS
- * panels, which share those gradients. One item quantizes at most ITEM_WEIGHTS weights or a row, to all types. */
+ * panels, which share those gradients. One item quantizes at most ITEM_WEIGHTS weights or a row, to all
+ * types. */
 enum {
     BLOCK_WEIGHTS = 1 << 19,
     MIN_ROWS = 72,

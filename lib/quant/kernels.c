@@ -47,7 +47,8 @@ const struct quant_kernel_set *const *quant_kernel_sets(void)
     return sets;
 }
 
-/* ---- Rows in batches ------------------------------------------------------------------------------------ */
+/* ---- Rows in batches ------------------------------------------------------------------------------------
+ */
 
 enum { ROWS_TOGETHER = 64 }; /* whose sums of squares are kept */
 
@@ -91,14 +92,15 @@ static void encode_batch(void *user, const struct batch *batch, int64_t start)
     e->kernel->encode(batch, e->out + ggml_row_size(e->kernel->type, start));
 }
 
-void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel, const float *src,
-                       void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix)
+void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel,
+                       const float *src, void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix)
 {
     struct encoding e = {kernel, dst};
     quant_kernel_batches(set, kernel, src, n_rows, n_per_row, imatrix, encode_batch, &e);
 }
 
-/* ---- Are the bytes those of the linked ggml? ------------------------------------------------------------ */
+/* ---- Are the bytes those of the linked ggml? ------------------------------------------------------------
+ */
 
 enum { TEST_WEIGHTS = 4 * BATCH + SUPER_BLOCK, TEST_KINDS = 4 };
 
@@ -109,7 +111,10 @@ static void test_weights(float *x, float *q)
     for (int64_t i = 0; i < TEST_WEIGHTS; i++) {
         const int64_t kind = i / SUPER_BLOCK % TEST_KINDS;
         const float noise = (float)rng_normal(101, (uint64_t)i);
-        x[i] = kind == 0 ? 0.02f * noise : kind == 1 ? 1 + 1e-6f * noise : kind == 2 ? -3 + 1e-3f * noise : noise;
+        x[i] = kind == 0   ? 0.02f * noise
+               : kind == 1 ? 1 + 1e-6f * noise
+               : kind == 2 ? -3 + 1e-3f * noise
+                           : noise;
         q[i] = 1e-3f + (float)rng_uniform(102, (uint64_t)i);
     }
 }

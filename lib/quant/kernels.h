@@ -73,18 +73,18 @@ struct quant_kernel_set {
     void (*row_squares)(float *sums, const float *src, int64_t n_rows, int64_t n_per_row);
 };
 
-/* The sets that this program holds and the processor can run, best first; the last is always ggml alone, NULL.
- * ALLOT_QUANT_KERNELS=NAME in the environment leaves out those before NAME ("ggml": all). */
+/* The sets that this program holds and the processor can run, best first; the last is always ggml alone,
+ * NULL. ALLOT_QUANT_KERNELS=NAME in the environment leaves out those before NAME ("ggml": all). */
 const struct quant_kernel_set *const *quant_kernel_sets(void);
 
 /* As ggml_quantize_chunk, by a kernel of the set. Weights must be finite and below QUANT_KERNEL_MOST in
  * magnitude: sums of their squares must not overflow. */
 #define QUANT_KERNEL_MOST 1e17f
-void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel, const float *src,
-                       void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix);
+void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel,
+                       const float *src, void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix);
 
-/* The batches that the kernel and all that are alike want of such rows, one after the other; start: the index of
- * the batch's first weight. */
+/* The batches that the kernel and all that are alike want of such rows, one after the other; start: the index
+ * of the batch's first weight. */
 typedef void batch_function(void *user, const struct batch *batch, int64_t start);
 void quant_kernel_batches(const struct quant_kernel_set *set, const struct quant_kernel *kernel,
                           const float *src, int64_t n_rows, int64_t n_per_row, const float *imatrix,
@@ -92,8 +92,8 @@ void quant_kernel_batches(const struct quant_kernel_set *set, const struct quant
 bool quant_kernels_alike(const struct quant_kernel *a, const struct quant_kernel *b, bool importances);
 
 /* The kernel of the best set for a type with or without importances; NULL if ggml is to be called: because
- * there is none, because ALLOT_QUANT_KERNELS says so, or because kernels gave other bytes than the linked ggml
- * when the first of them was asked for. *set: what it belongs to. Thread-safe. */
+ * there is none, because ALLOT_QUANT_KERNELS says so, or because kernels gave other bytes than the linked
+ * ggml when the first of them was asked for. *set: what it belongs to. Thread-safe. */
 const struct quant_kernel *quant_kernel_find(enum ggml_type type, bool with_importances,
                                              const struct quant_kernel_set **set);
 

@@ -167,7 +167,8 @@ static bool rows_prepare(const struct quant_type *qt, struct rows *r)
     return r->imatrix || !qt->aborts_without;
 }
 
-/* After the rows as they are have failed. A lack of memory counts as infeasible: the caller cannot use them. */
+/* After the rows as they are have failed. A lack of memory counts as infeasible: the caller cannot use them.
+ */
 static enum quant_result rows_floor(const struct quant_type *qt, const struct rows *r, void *dst)
 {
     float *floored = r->imatrix ? malloc((size_t)r->n_per_row * sizeof *floored) : NULL;
@@ -192,7 +193,8 @@ enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, i
     return rows_floor(qt, &r, dst);
 }
 
-/* ---- Several types -------------------------------------------------------------------------------------- */
+/* ---- Several types --------------------------------------------------------------------------------------
+ */
 
 enum { MOST_TARGETS = 64 }; /* together */
 
@@ -268,8 +270,8 @@ static void rows_all(struct quant_target *targets, size_t n, const struct rows *
             left.kernels[i] = NULL;
         }
         if (like)
-            quant_kernel_batches(set, like, all->src, all->n_rows, all->n_per_row, imatrix[first], family_batch,
-                                 &f);
+            quant_kernel_batches(set, like, all->src, all->n_rows, all->n_per_row, imatrix[first],
+                                 family_batch, &f);
     }
     for (size_t i = 0; i < n; i++)
         if (targets[i].result != QUANT_OK)

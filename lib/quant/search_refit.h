@@ -10,7 +10,7 @@ enum { REFITS = 16, REFIT_MOST = 32 }; /* problems together; values in one */
 
 struct refit {
     _Alignas(64) float x[REFIT_MOST][REFITS], w[REFIT_MOST][REFITS];
-    float scale[REFITS];                /* the factors found */
+    float scale[REFITS];               /* the factors found */
     uint8_t codes[REFIT_MOST][REFITS]; /* the integers; a byte of negative ones */
 };
 
@@ -28,7 +28,8 @@ LANE vf refit_error(const float *x, const float *w, int n, vf per_unit, vf scale
 }
 
 /* One sweep; the lanes in which something changed. */
-LANE vm refit_sweep(vi *codes, vf *sum_lx, vf *sum_l2, const float *x, const float *w, int n, int top, vm alive)
+LANE vm refit_sweep(vi *codes, vf *sum_lx, vf *sum_l2, const float *x, const float *w, int n, int top,
+                    vm alive)
 {
     vm changed = m_none();
     for (int i = 0; i < n; i++) {
@@ -51,7 +52,8 @@ LANE vm refit_sweep(vi *codes, vf *sum_lx, vf *sum_l2, const float *x, const flo
     return changed;
 }
 
-/* x and w: n rows of REFITS, of which the first LANES. Codes are integers of the lanes; returns the factors. */
+/* x and w: n rows of REFITS, of which the first LANES. Codes are integers of the lanes; returns the factors.
+ */
 LANE vf refit_tile(vi *codes, const float *x, const float *w, int n, int top)
 {
     vf most = f_set(0), sum_lx = f_set(0), sum_l2 = f_set(0);

@@ -24,7 +24,8 @@ static float value_of(uint32_t word, int form)
     if (form == 1)
         x = (float)(int8_t)word * 0.01f;
     else if (form == 2)
-        x = copysignf(ldexpf(1 + (float)(word >> 8 & 0xff) / 256, (int)(word % 96) - 48), (int32_t)word < 0 ? -1 : 1);
+        x = copysignf(ldexpf(1 + (float)(word >> 8 & 0xff) / 256, (int)(word % 96) - 48),
+                      (int32_t)word < 0 ? -1 : 1);
     else if (form == 3)
         x = (float)(word % 5) - 2;
     return isfinite(x) && fabsf(x) < 1e16f ? x : 0;
@@ -46,7 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct quant_kernel *kernel = kernel_of(quant_kernel_sets()[0], type->type);
     if (!kernel_takes(kernel, importances))
         return 0;
-    if (!sample_new(&s, type, ZEROS, importances ? UNIFORM : NONE, data[1] + 256u * data[2], NULL, 0, MOST_VALUES))
+    if (!sample_new(&s, type, ZEROS, importances ? UNIFORM : NONE, data[1] + 256u * data[2], NULL, 0,
+                    MOST_VALUES))
         return 0;
     float *x = (float *)s.x.data, *q = (float *)s.q.data;
     const int64_t n = s.n_rows * s.n_per_row;
@@ -64,8 +66,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const int64_t at = first_difference(&s, *set, kernel_of(*set, type->type));
         if (at < 0)
             continue;
-        fprintf(stderr, "fuzz_quant: %s %s: byte %lld of %zu differs\n", (*set)->name, type->name, (long long)at,
-                s.ours.n);
+        fprintf(stderr, "fuzz_quant: %s %s: byte %lld of %zu differs\n", (*set)->name, type->name,
+                (long long)at, s.ours.n);
         abort();
     }
     sample_free(&s);

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  *
  * usage: check-kernels [-n WEIGHTS] [-s SEED] [-t THREADS] [-m MODEL.gguf]... [TYPE...]
- * For every type, with and without importances: at least WEIGHTS (default 2^24) of each kind of weights, spread
- * over the kinds of importances; real rows are taken from the models. Prints a line per type; fails at the first
- * byte that differs. */
+ * For every type, with and without importances: at least WEIGHTS (default 2^24) of each kind of weights,
+ * spread over the kinds of importances; real rows are taken from the models. Prints a line per type; fails at
+ * the first byte that differs. */
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <time.h>

@@ -96,7 +96,8 @@ static inline float weight_of(enum weight_kind kind, uint64_t key, uint64_t i)
 
 enum importance_kind { NONE, UNIFORM, LOG_NORMAL, WITH_ZEROS, EXTREME, IMPORTANCE_KINDS };
 
-static const char *const importance_names[] = {"none", "uniform", "log-normal", "with zeros", "1e-30 to 1e30"};
+static const char *const importance_names[] = {"none", "uniform", "log-normal", "with zeros",
+                                               "1e-30 to 1e30"};
 
 static inline float importance_of(enum importance_kind kind, uint64_t key, uint64_t i)
 {
@@ -216,12 +217,13 @@ static inline int64_t compare_kind(const struct quant_type *type, enum weight_ki
             const int64_t at = first_difference(&s, *set, kernel_of(*set, type->type));
             if (at < 0)
                 continue;
-            fprintf(stderr,
-                    "%s %s: weights %s, importances %s, seed %llu, trial %llu: byte %lld of %zu (%lld rows of "
-                    "%lld) is %02x, ggml's %02x\n",
-                    (*set)->name, type->name, weight_names[kind], importance_names[importances],
-                    (unsigned long long)seed, (unsigned long long)trial, (long long)at, s.ours.n,
-                    (long long)s.n_rows, (long long)s.n_per_row, s.ours.data[at], s.theirs.data[at]);
+            fprintf(
+                stderr,
+                "%s %s: weights %s, importances %s, seed %llu, trial %llu: byte %lld of %zu (%lld rows of "
+                "%lld) is %02x, ggml's %02x\n",
+                (*set)->name, type->name, weight_names[kind], importance_names[importances],
+                (unsigned long long)seed, (unsigned long long)trial, (long long)at, s.ours.n,
+                (long long)s.n_rows, (long long)s.n_per_row, s.ours.data[at], s.theirs.data[at]);
             return -1;
         }
         done += s.n_rows * s.n_per_row;

@@ -1,5 +1,5 @@
-/* test_kernels.c - the fast quantizers give the bytes of the linked ggml, on every set of instructions that the
- * processor has.  SPDX-License-Identifier: MIT
+/* test_kernels.c - the fast quantizers give the bytes of the linked ggml, on every set of instructions that
+ * the processor has.  SPDX-License-Identifier: MIT
  *
  * tools/check-kernels compares as many weights as one wants to wait for. */
 #include "quant/fixture.h"
