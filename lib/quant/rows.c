@@ -185,7 +185,9 @@ enum quant_result quant_rows(enum ggml_type type, const float *src, void *dst, i
                              int64_t n_per_row, const float *imatrix)
 {
     const struct quant_type *qt = quant_type_find(type);
-    struct rows r = rows_of(src, n_rows, n_per_row, imatrix);
+    struct rows r = {src, n_rows, n_per_row, imatrix, 0, 0};
+    if (qt && qt->block > 1) /* else nothing depends on it */
+        r = rows_of(src, n_rows, n_per_row, imatrix);
     if (!rows_prepare(qt, &r))
         return QUANT_INFEASIBLE;
     if (importances_serve(qt, &r) && try_rows(qt, &r, dst))
