@@ -127,6 +127,15 @@ static allot_status check_job(const struct quantize_job *job, const struct allot
 
 /* ---- One tensor ---------------------------------------------------------------------------------- */
 
+/* The checksum of the output, which goes along while the rest is written. */
+struct checksum {
+    struct hash *hash;
+    uint8_t *piece; /* HASH_BYTES */
+    int64_t done;   /* bytes of the file that are in it */
+    allot_status status;
+    struct allot_error error;
+};
+
 struct thread_scratch {
     float *weights;
     uint8_t *bytes;
@@ -139,6 +148,7 @@ struct tensor_work {
     const float *imatrix;
     struct partial *partial;
     int64_t offset; /* of the tensor's data in the output */
+    struct checksum *checksum;
     struct thread_scratch *scratch;
     int64_t block_rows, blocks_per_matrix, n_blocks;
     int64_t first_block; /* of the batch that the pool is working on */
@@ -218,10 +228,33 @@ static int64_t first_row(const struct tensor_work *w, int64_t block)
     return block / w->blocks_per_matrix * w->tensor->ne[1] + block % w->blocks_per_matrix * w->block_rows;
 }
 
-static void work_on_block(void *user, int64_t item, int thread)
+/* The first block of a tensor that is being written; its end is where the first row of the next begins. */
+static int64_t block_offset(const struct tensor_work *w, int64_t block)
+{
+    const int64_t row_bytes = (int64_t)ggml_row_size(w->type, w->tensor->ne[0]);
+    return w->offset + first_row(w, block) * row_bytes;
+}
+
+static void checksum_up_to(struct checksum *c, const struct partial *partial, int64_t end)
+{
+    while (c->done < end && !c->status) {
+        const int64_t left = end - c->done, n = left < HASH_BYTES ? left : HASH_BYTES;
+        c->status = partial_read(partial, c->piece, (size_t)n, c->done, &c->error);
+        if (!c->status)
+            hash_update(c->hash, c->piece, (size_t)n);
+        c->done += n;
+    }
+}
+
+/* Item 0 takes what the batches before have written into the checksum. */
+static void work_on_item(void *user, int64_t item, int thread)
 {
     struct tensor_work *w = user;
-    const int64_t block = w->first_block + item;
+    const int64_t block = w->first_block + item - 1;
+    if (item == 0) {
+        checksum_up_to(w->checksum, w->partial, block_offset(w, w->first_block));
+        return;
+    }
     const struct gguf_tensor *t = w->tensor;
     struct allot_error error;
     if (failed_before(w, block))
@@ -251,6 +284,7 @@ struct run {
     int64_t *offsets;
     int64_t file_size;
     struct thread_scratch *scratch;
+    struct checksum checksum;
     int64_t done, total; /* weights */
 };
 
@@ -272,6 +306,7 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
         .imatrix = job->imatrix ? job->imatrix[index] : NULL,
         .partial = &run->partial,
         .offset = run->offsets[index],
+        .checksum = &run->checksum,
         .scratch = run->scratch,
         .block_rows = rows_per_block(t, job->types[index]),
         .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -284,7 +319,7 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
     for (int64_t block = 0; block < w.n_blocks && !status; block += batch) {
         const int64_t left = w.n_blocks - block;
         w.first_block = block;
-        pool_run(run->pool, left < batch ? left : batch, work_on_block, &w);
+        pool_run(run->pool, (left < batch ? left : batch) + 1, work_on_item, &w);
         const int64_t row = first_row(&w, block),
                       end = first_row(&w, left < batch ? w.n_blocks : block + batch);
         gguf_tensor_forget_rows(t, row, end - row);
@@ -385,28 +420,54 @@ static allot_status job_key(const struct run *run, char key[static HASH_HEX], st
     return key[0] ? ALLOT_OK : allot_fail(err, ALLOT_ERR_INTERNAL, "SHA-256 failed");
 }
 
-/* Reads by pieces: a mapping of the whole output would count as the program's memory. */
-static allot_status hash_output(struct run *run, char hex[static HASH_HEX], struct allot_error *err)
+/* Begins with the header, which the file gets last, and catches up with an earlier run. Reads by pieces: a
+ * mapping of the whole output would count as the program's memory. */
+static allot_status checksum_begin(struct run *run, struct allot_error *err)
 {
-    struct hash *h = NULL;
-    uint8_t *piece = malloc(HASH_BYTES);
-    if (!piece)
+    struct checksum *c = &run->checksum;
+    const int64_t first = run->partial.finished, start = (int64_t)run->header.len;
+    const int64_t end = first < run->job->model->n_tensors ? run->offsets[first] : run->file_size;
+    c->piece = malloc(HASH_BYTES);
+    if (!c->piece)
         return allot_fail_memory(err, HASH_BYTES, "a checksum");
-    allot_status status = hash_new(&h, err);
-    for (int64_t at = 0; at < run->file_size && !status;) {
-        const int64_t left = run->file_size - at, n = left < HASH_BYTES ? left : HASH_BYTES;
-        if (at % REPORT_BYTES == 0)
-            status = allot_report(run->progress, err, "checksum", at, run->file_size);
+    allot_status status = hash_new(&c->hash, err);
+    if (status)
+        return status;
+    hash_update(c->hash, run->header.data, run->header.len);
+    c->done = start;
+    while (c->done < end && !status) {
+        const int64_t left = end - c->done;
+        status = allot_report(run->progress, err, "resume", c->done, end);
         if (!status)
-            status = partial_read(&run->partial, piece, (size_t)n, at, err);
-        if (!status)
-            hash_update(h, piece, (size_t)n);
-        at += n;
+            checksum_up_to(c, &run->partial, c->done + (left < REPORT_BYTES ? left : REPORT_BYTES));
+        if (!status && c->status) {
+            *err = c->error;
+            status = c->status;
+        }
     }
-    if (h)
-        hash_final(h, hex);
-    free(piece);
     return status;
+}
+
+static allot_status checksum_end(struct run *run, char hex[static HASH_HEX], struct allot_error *err)
+{
+    struct checksum *c = &run->checksum;
+    checksum_up_to(c, &run->partial, run->file_size);
+    if (c->status) {
+        *err = c->error;
+        return c->status;
+    }
+    hash_final(c->hash, hex);
+    c->hash = NULL;
+    return ALLOT_OK;
+}
+
+static void checksum_release(struct checksum *c)
+{
+    char hex[HASH_HEX];
+    if (c->hash)
+        hash_final(c->hash, hex);
+    free(c->piece);
+    *c = (struct checksum){0};
 }
 
 /* Reads the file as anyone would and compares it with the job. */
@@ -445,13 +506,17 @@ static allot_status write_all(struct run *run, struct quantize_result *result, s
     if (!status)
         status = make_scratch(run, err);
     if (!status)
+        status = checksum_begin(run, err);
+    if (!status)
         status = allot_report(run->progress, err, "quantize", run->done, run->total);
     for (int64_t i = run->partial.finished; i < model->n_tensors && !status; i++)
         status = write_tensor(run, i, err);
     if (!status)
         status = partial_seal(&run->partial, run->header.data, run->header.len, err);
     if (!status)
-        status = hash_output(run, result->sha256, err);
+        status = allot_report(run->progress, err, "checksum", run->checksum.done, run->file_size);
+    if (!status)
+        status = checksum_end(run, result->sha256, err);
     if (!status)
         status = verify_output(run, err);
     if (!status)
@@ -503,6 +568,7 @@ allot_status quantize_write(const struct quantize_job *job, struct pool *pool, s
 cleanup:
     partial_close(&run.partial, status == ALLOT_ERR_INTERRUPTED);
     free_scratch(&run);
+    checksum_release(&run.checksum);
     strbuf_release(&run.header);
     free(run.offsets);
     return status;
