@@ -16,7 +16,11 @@
 
 #include "quant/search_affine.h"
 
+#include "quant/search_scale.h"
+
 static const struct quant_kernel kernels[] = {
+    {GGML_TYPE_Q4_0, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q4_0},
+    {GGML_TYPE_Q5_0, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q5_0},
     {GGML_TYPE_Q4_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q4_1},
     {GGML_TYPE_Q5_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q5_1},
     {GGML_TYPE_Q2_K, 16, WEIGHT_MAGNITUDE, WEIGHT_SUPER, encode_q2_k},
