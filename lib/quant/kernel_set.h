@@ -24,8 +24,10 @@ static const struct quant_kernel kernels[] = {
     {GGML_TYPE_Q4_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q4_1},
     {GGML_TYPE_Q5_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q5_1},
     {GGML_TYPE_Q2_K, 16, WEIGHT_MAGNITUDE, WEIGHT_SUPER, encode_q2_k},
+    {GGML_TYPE_Q3_K, 16, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_q3_k},
     {GGML_TYPE_Q4_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q4_k},
     {GGML_TYPE_Q5_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q5_k},
+    {GGML_TYPE_Q6_K, 16, WEIGHT_SQUARE, WEIGHT_RAW, encode_q6_k},
 };
 
 const struct quant_kernel_set KERNEL_SET = {

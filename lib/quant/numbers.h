@@ -12,6 +12,12 @@ LANE vf f_from(vi a)
     return __builtin_convertvector(a, vf);
 }
 
+/* Of a float that is a small integer. */
+LANE vi i_from(vf a)
+{
+    return __builtin_convertvector(a, vi);
+}
+
 /* ggml's nearest integer, for any value: what the bits say, even where that is not the nearest. */
 LANE vi nearest(vf x)
 {

@@ -299,7 +299,7 @@ static void encode_q2_k(const struct batch *b, uint8_t *out)
         }
         float scale = store_fp16(out + 80, supers[s].scale), least = store_fp16(out + 82, supers[s].least);
         affine_codes(codes, b, &fit, 16 * s, scales, leasts, scale, least, &with);
-        store_two_bits(out + 16, codes);
+        store_two_bits(out + 16, codes, 0);
     }
 }
 
@@ -325,7 +325,7 @@ LANE void encode_affine_super(const struct batch *b, uint8_t *out, const struct 
         float scale = store_fp16(out, supers[s].scale), least = store_fp16(out + 2, supers[s].least);
         affine_codes(codes, b, &fit, 8 * s, scales, leasts, scale, least, with);
         if (top == 31)
-            store_fifth_bits(out + 16, codes);
+            store_one_bits(out + 16, codes, 4);
         for (int j = 0; j < 4; j++)
             store_nibbles_of_64(out + (top == 15 ? 16 : 48) + 32 * j, codes + 64 * j);
     }

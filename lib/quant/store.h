@@ -49,24 +49,33 @@ LANE void store_five_bits(uint8_t *p, const uint8_t *codes)
     store_nibbles(p + 4, codes);
 }
 
-/* A super-block's fifth bits: bit k of byte i is that of code 32 k + i. */
-LANE void store_fifth_bits(uint8_t *p, const uint8_t *codes)
+/* One bit, of number `bit`, of every code of a super-block: bit k of byte i is that of code 32 k + i. */
+LANE void store_one_bits(uint8_t *p, const uint8_t *codes, int bit)
 {
     for (int i = 0; i < 32; i++) {
         unsigned bits = 0;
         for (int k = 0; k < 8; k++)
-            bits |= (unsigned)(codes[32 * k + i] >> 4 & 1) << k;
+            bits |= (unsigned)(codes[32 * k + i] >> bit & 1) << k;
         p[i] = (uint8_t)bits;
     }
 }
 
-/* A super-block's codes of two bits (the lower two of larger ones), four of each half in a byte. */
-LANE void store_two_bits(uint8_t *p, const uint8_t *codes)
+/* Two bits, from number `bit` on, of every code of a super-block, four of each half in a byte. */
+LANE void store_two_bits(uint8_t *p, const uint8_t *codes, int bit)
 {
     for (int half = 0; half < SUPER_BLOCK; half += 128, p += 32, codes += 128)
         for (int i = 0; i < 32; i++)
-            p[i] = (uint8_t)((codes[i] & 3) | (codes[i + 32] & 3) << 2 | (codes[i + 64] & 3) << 4 |
-                             (codes[i + 96] & 3) << 6);
+            p[i] = (uint8_t)((codes[i] >> bit & 3) | (codes[i + 32] >> bit & 3) << 2 |
+                             (codes[i + 64] >> bit & 3) << 4 | (codes[i + 96] >> bit & 3) << 6);
+}
+
+/* Sixteen integers of six bits in twelve bytes. */
+LANE void store_six_bit_scales(uint8_t *p, const uint8_t *a)
+{
+    for (int j = 0; j < 8; j++)
+        p[j] = (uint8_t)((a[j] & 15) | a[j + 8] << 4);
+    for (int j = 0; j < 4; j++)
+        p[j + 8] = (uint8_t)(a[j] >> 4 | a[j + 4] >> 4 << 2 | a[j + 8] >> 4 << 4 | a[j + 12] >> 4 << 6);
 }
 
 /* Eight pairs of six bits in twelve bytes. Larger ones spill into their neighbours as ggml lets them. */
