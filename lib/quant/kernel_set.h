@@ -18,6 +18,8 @@
 
 #include "quant/search_scale.h"
 
+#include "quant/search_iq4.h"
+
 static const struct quant_kernel kernels[] = {
     {GGML_TYPE_Q4_0, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q4_0},
     {GGML_TYPE_Q5_0, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q5_0},
@@ -28,6 +30,8 @@ static const struct quant_kernel kernels[] = {
     {GGML_TYPE_Q4_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q4_k},
     {GGML_TYPE_Q5_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q5_k},
     {GGML_TYPE_Q6_K, 16, WEIGHT_SQUARE, WEIGHT_RAW, encode_q6_k},
+    {GGML_TYPE_IQ4_NL, 32, WEIGHT_SQUARE, WEIGHT_BLOCK, encode_iq4_nl},
+    {GGML_TYPE_IQ4_XS, 32, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq4_xs},
 };
 
 const struct quant_kernel_set KERNEL_SET = {

@@ -115,4 +115,19 @@ LANE vi i_pick(vm m, vi a, vi b)
     return (vi)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)m);
 }
 
+LANE vi i_add_one(vi a, vm m) /* a + 1 where m, else a */
+{
+    return a - m;
+}
+/* table[index]; the index from 0 to 7, to 15. */
+LANE vf f_at8(const float *table, vi index)
+{
+    return (vf)_mm256_permutevar8x32_ps(_mm256_loadu_ps(table), (__m256i)index);
+}
+LANE vf f_at16(const float *table, vi index)
+{
+    return (vf)_mm256_blendv_ps((__m256)f_at8(table, index), (__m256)f_at8(table + 8, index),
+                                (__m256)(index << 28));
+}
+
 #endif

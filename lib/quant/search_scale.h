@@ -244,10 +244,10 @@ struct scale_super {
 };
 
 /* The scale with the largest magnitude. */
-LANE float largest_scale(const float *scale)
+LANE float largest_scale(const float *scale, int n)
 {
     float most = 0;
-    for (int j = 0; j < 16; j++)
+    for (int j = 0; j < n; j++)
         most = fabsf(scale[j]) > fabsf(most) ? scale[j] : most;
     return most;
 }
@@ -279,7 +279,7 @@ LANE void share_by_search(struct scale_super *supers, const struct batch *b, con
 
 LANE void share_by_largest_scale(struct scale_super *super, const float *scale)
 {
-    float most = largest_scale(scale), code_scale = -32 / most;
+    float most = largest_scale(scale, 16), code_scale = -32 / most;
     super->factor = most ? 1 / code_scale : 0;
     for (int j = 0; j < 16; j++) {
         int8_t code = (int8_t)nearest_one(code_scale * scale[j]);
@@ -322,7 +322,7 @@ static void encode_q6_k(const struct batch *b, uint8_t *out)
     for (int s = 0; s < b->n_units / 16; s++, out += 210) {
         uint8_t codes[SUPER_BLOCK];
         int8_t scales[16];
-        float most = largest_scale(fit.scale + s * 16);
+        float most = largest_scale(fit.scale + s * 16, 16);
         if (fabsf(most) < ALL_ZERO) {
             memset(out, 0, 210);
             continue;
