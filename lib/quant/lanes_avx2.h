@@ -115,19 +115,20 @@ LANE vi i_pick(vm m, vi a, vi b)
     return (vi)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)m);
 }
 
-LANE vi i_add_one(vi a, vm m) /* a + 1 where m, else a */
+/* Entries of a table by the lowest three (four) bits of the lanes of `at`. A table of eight (sixteen) fills
+ * as many vectors as it needs, its first entries repeated if it needs less than one. */
+LANE vf f_of_eight(const vf *table, vi at)
+{
+    return (vf)_mm256_permutevar8x32_ps((__m256)*table, (__m256i)at);
+}
+LANE vf f_of_sixteen(const vf *table, vi at)
+{
+    return (vf)_mm256_blendv_ps((__m256)f_of_eight(table, at), (__m256)f_of_eight(table + 1, at),
+                                (__m256)(at << 28));
+}
+LANE vi i_count(vi a, vm m) /* a + 1 where m, else a */
 {
     return a - m;
-}
-/* table[index]; the index from 0 to 7, to 15. */
-LANE vf f_at8(const float *table, vi index)
-{
-    return (vf)_mm256_permutevar8x32_ps(_mm256_loadu_ps(table), (__m256i)index);
-}
-LANE vf f_at16(const float *table, vi index)
-{
-    return (vf)_mm256_blendv_ps((__m256)f_at8(table, index), (__m256)f_at8(table + 8, index),
-                                (__m256)(index << 28));
 }
 
 #endif

@@ -108,18 +108,17 @@ LANE vi i_pick(vm m, vi a, vi b)
 {
     return (vi)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a);
 }
-
-LANE vi i_add_one(vi a, vm m)
+LANE vf f_of_eight(const vf *table, vi at)
+{
+    return (vf)_mm512_permutexvar_ps((__m512i)at, (__m512)*table);
+}
+LANE vf f_of_sixteen(const vf *table, vi at)
+{
+    return (vf)_mm512_permutexvar_ps((__m512i)at, (__m512)*table);
+}
+LANE vi i_count(vi a, vm m)
 {
     return (vi)_mm512_mask_add_epi32((__m512i)a, m, (__m512i)a, _mm512_set1_epi32(1));
-}
-LANE vf f_at8(const float *table, vi index)
-{
-    return (vf)_mm512_permutexvar_ps((__m512i)index, _mm512_castps256_ps512(_mm256_loadu_ps(table)));
-}
-LANE vf f_at16(const float *table, vi index)
-{
-    return (vf)_mm512_permutexvar_ps((__m512i)index, _mm512_loadu_ps(table));
 }
 
 #endif

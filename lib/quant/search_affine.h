@@ -174,7 +174,7 @@ LANE void encode_affine_32(const struct batch *b, uint8_t *out, int top)
         store_fp16(out, fit.scale[u]);
         store_fp16(out + 2, -fit.least[u]);
         if (top == 15)
-            store_nibbles(out + 4, codes);
+            store_nibbles(out + 4, codes, 16);
         else
             store_five_bits(out + 4, codes);
     }
@@ -327,7 +327,7 @@ LANE void encode_affine_super(const struct batch *b, uint8_t *out, const struct 
         if (top == 31)
             store_one_bits(out + 16, codes, 4);
         for (int j = 0; j < 4; j++)
-            store_nibbles_of_64(out + (top == 15 ? 16 : 48) + 32 * j, codes + 64 * j);
+            store_nibbles(out + (top == 15 ? 16 : 48) + 32 * j, codes + 64 * j, 32);
     }
 }
 
