@@ -39,5 +39,5 @@ const struct quant_kernel_set KERNEL_SET = {
     .kernels = kernels,
     .n = sizeof kernels / sizeof *kernels,
     .fill = batch_fill,
-    .row_squares = row_squares,
+    .row_squares = sums_of_squares,
 };

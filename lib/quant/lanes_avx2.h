@@ -130,5 +130,25 @@ LANE vi i_count(vi a, vm m) /* a + 1 where m, else a */
 {
     return a - m;
 }
+/* Lane j of row k becomes lane k of row j. */
+LANE void f_transpose(vf *rows)
+{
+    __m256 a[8], *r = (__m256 *)rows;
+    for (int k = 0; k < 8; k += 2) {
+        a[k] = _mm256_unpacklo_ps(r[k], r[k + 1]);
+        a[k + 1] = _mm256_unpackhi_ps(r[k], r[k + 1]);
+    }
+    for (int k = 0; k < 8; k += 4)
+        for (int j = 0; j < 2; j++) {
+            __m256d b = (__m256d)a[k + j], c = (__m256d)a[k + j + 2];
+            r[k + 2 * j] = (__m256)_mm256_unpacklo_pd(b, c);
+            r[k + 2 * j + 1] = (__m256)_mm256_unpackhi_pd(b, c);
+        }
+    for (int k = 0; k < 4; k++) {
+        __m256 b = r[k], c = r[k + 4];
+        r[k] = _mm256_permute2f128_ps(b, c, 0x20);
+        r[k + 4] = _mm256_permute2f128_ps(b, c, 0x31);
+    }
+}
 
 #endif

@@ -120,5 +120,28 @@ LANE vi i_count(vi a, vm m)
 {
     return (vi)_mm512_mask_add_epi32((__m512i)a, m, (__m512i)a, _mm512_set1_epi32(1));
 }
+LANE void f_transpose(vf *rows)
+{
+    __m512 a[16], *r = (__m512 *)rows;
+    for (int k = 0; k < 16; k += 2) {
+        a[k] = _mm512_unpacklo_ps(r[k], r[k + 1]);
+        a[k + 1] = _mm512_unpackhi_ps(r[k], r[k + 1]);
+    }
+    for (int k = 0; k < 16; k += 4)
+        for (int j = 0; j < 2; j++) {
+            __m512d b = (__m512d)a[k + j], c = (__m512d)a[k + j + 2];
+            r[k + 2 * j] = (__m512)_mm512_unpacklo_pd(b, c);
+            r[k + 2 * j + 1] = (__m512)_mm512_unpackhi_pd(b, c);
+        }
+    for (int k = 0; k < 4; k++) {
+        __m512 b = _mm512_shuffle_f32x4(r[k], r[k + 4], 0x88), c = _mm512_shuffle_f32x4(r[k], r[k + 4], 0xdd);
+        __m512 d = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0x88);
+        __m512 e = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0xdd);
+        r[k] = _mm512_shuffle_f32x4(b, d, 0x88);
+        r[k + 4] = _mm512_shuffle_f32x4(c, e, 0x88);
+        r[k + 8] = _mm512_shuffle_f32x4(b, d, 0xdd);
+        r[k + 12] = _mm512_shuffle_f32x4(c, e, 0xdd);
+    }
+}
 
 #endif
