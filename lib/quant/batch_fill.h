@@ -114,6 +114,8 @@ static void batch_fill(struct batch *b, const struct batch_source *source, int64
     b->n_units = count / unit;
     b->weighted = weighting <= WEIGHT_RAW;
     b->src = source->src + start;
+    if (weighting == WEIGHT_NONE)
+        return;
     if (b->weighted)
         fill_with_importances(b->weight, source, start, count, weighting);
     else

@@ -12,6 +12,8 @@
 #include "quant/batch_fill.h"
 #include "quant/store.h"
 
+#include "quant/round_plain.h"
+
 #include "quant/search_refit.h"
 
 #include "quant/search_affine.h"
@@ -21,10 +23,11 @@
 #include "quant/search_iq4.h"
 
 static const struct quant_kernel kernels[] = {
-    {GGML_TYPE_Q4_0, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q4_0},
-    {GGML_TYPE_Q5_0, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q5_0},
-    {GGML_TYPE_Q4_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q4_1},
-    {GGML_TYPE_Q5_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q5_1},
+    {GGML_TYPE_Q4_0, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q4_0},
+    {GGML_TYPE_Q5_0, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q5_0},
+    {GGML_TYPE_Q4_1, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q4_1},
+    {GGML_TYPE_Q5_1, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q5_1},
+    {GGML_TYPE_Q8_0, 32, WEIGHT_NONE, WEIGHT_NONE, encode_q8_0},
     {GGML_TYPE_Q2_K, 16, WEIGHT_MAGNITUDE, WEIGHT_SUPER, encode_q2_k},
     {GGML_TYPE_Q3_K, 16, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_q3_k},
     {GGML_TYPE_Q4_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q4_k},

@@ -13,7 +13,6 @@ enum { LANES = 8 };
 
 typedef float vf __attribute__((vector_size(32)));
 typedef int32_t vi __attribute__((vector_size(32)));
-typedef uint8_t vb __attribute__((vector_size(8)));
 typedef vi vm; /* all bits of a lane, or none */
 
 #define LANE static inline __attribute__((always_inline))
@@ -33,6 +32,13 @@ LANE vf f_load(const float *p)
 LANE void f_store(float *p, vf x)
 {
     _mm256_storeu_ps(p, (__m256)x);
+}
+/* The lowest byte of each lane. */
+LANE void store_bytes(uint8_t *p, vi a)
+{
+    const __m256i first = _mm256_set1_epi32(0x0c080400), order = _mm256_setr_epi32(0, 4, 0, 0, 0, 0, 0, 0);
+    __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8((__m256i)a, first), order);
+    _mm_storel_epi64((__m128i *)p, _mm256_castsi256_si128(bytes));
 }
 LANE vf f_most(vf a, vf b)
 {
@@ -149,6 +155,14 @@ LANE void f_transpose(vf *rows)
         r[k] = _mm256_permute2f128_ps(b, c, 0x20);
         r[k + 4] = _mm256_permute2f128_ps(b, c, 0x31);
     }
+}
+/* The least of all lanes, in each. */
+LANE vf f_least_of_all(vf a)
+{
+    __m256 x = (__m256)a;
+    x = _mm256_min_ps(x, _mm256_permute2f128_ps(x, x, 1));
+    x = _mm256_min_ps(x, _mm256_permute_ps(x, 0x4e));
+    return (vf)_mm256_min_ps(x, _mm256_permute_ps(x, 0xb1));
 }
 
 #endif

@@ -11,7 +11,6 @@ enum { LANES = 16 };
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
-typedef uint8_t vb __attribute__((vector_size(16)));
 typedef __mmask16 vm;
 
 #define LANE static inline __attribute__((always_inline))
@@ -31,6 +30,10 @@ LANE vf f_load(const float *p)
 LANE void f_store(float *p, vf x)
 {
     _mm512_storeu_ps(p, (__m512)x);
+}
+LANE void store_bytes(uint8_t *p, vi a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)a));
 }
 LANE vf f_most(vf a, vf b)
 {
@@ -142,6 +145,14 @@ LANE void f_transpose(vf *rows)
         r[k + 8] = _mm512_shuffle_f32x4(b, d, 0xdd);
         r[k + 12] = _mm512_shuffle_f32x4(c, e, 0xdd);
     }
+}
+LANE vf f_least_of_all(vf a)
+{
+    __m512 x = (__m512)a;
+    x = _mm512_min_ps(x, _mm512_shuffle_f32x4(x, x, 0x4e));
+    x = _mm512_min_ps(x, _mm512_shuffle_f32x4(x, x, 0xb1));
+    x = _mm512_min_ps(x, _mm512_permute_ps(x, 0x4e));
+    return (vf)_mm512_min_ps(x, _mm512_permute_ps(x, 0xb1));
 }
 
 #endif

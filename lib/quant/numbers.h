@@ -40,9 +40,3 @@ LANE vm is_small(vf a, vf b)
 {
     return m_and(f_le(f_abs(a), f_set(ROUNDING_MOST)), f_le(f_abs(b), f_set(ROUNDING_MOST)));
 }
-
-LANE void store_bytes(uint8_t *p, vi a)
-{
-    vb bytes = __builtin_convertvector(a, vb);
-    memcpy(p, &bytes, sizeof bytes);
-}

@@ -182,12 +182,18 @@ LANE void encode_affine_32(const struct batch *b, uint8_t *out, int top)
 
 static void encode_q4_1(const struct batch *b, uint8_t *out)
 {
-    encode_affine_32(b, out, 15);
+    if (b->weighted)
+        encode_affine_32(b, out, 15);
+    else
+        encode_plain(b, out, 15, false);
 }
 
 static void encode_q5_1(const struct batch *b, uint8_t *out)
 {
-    encode_affine_32(b, out, 31);
+    if (b->weighted)
+        encode_affine_32(b, out, 31);
+    else
+        encode_plain(b, out, 31, false);
 }
 
 /* ---- Q2_K, Q4_K, Q5_K: scales and least values share a super-block's two ------------------------------ */

@@ -233,25 +233,31 @@ LANE void encode_scale_32(const struct batch *b, uint8_t *out, int top)
     const struct scale_spec spec = {32, top, false};
     struct scale_fit fit;
     scale_search(&fit, b, &spec);
+    for (int u = 0; u < b->n_units; u++)
+        scale_first_codes(fit.codes + u * 32, b, &fit, u, &spec);
     for (int u = 0; u < b->n_units; u++, out += top == 8 ? 18 : 22) {
-        uint8_t codes[32];
-        scale_first_codes(codes, b, &fit, u, &spec);
         store_fp16(out, fit.scale[u]);
         if (top == 8)
-            store_nibbles(out + 2, codes, 16);
+            store_nibbles(out + 2, fit.codes + u * 32, 16);
         else
-            store_five_bits(out + 2, codes);
+            store_five_bits(out + 2, fit.codes + u * 32);
     }
 }
 
 static void encode_q4_0(const struct batch *b, uint8_t *out)
 {
-    encode_scale_32(b, out, 8);
+    if (b->weighted)
+        encode_scale_32(b, out, 8);
+    else
+        encode_plain(b, out, 15, true);
 }
 
 static void encode_q5_0(const struct batch *b, uint8_t *out)
 {
-    encode_scale_32(b, out, 16);
+    if (b->weighted)
+        encode_scale_32(b, out, 16);
+    else
+        encode_plain(b, out, 31, true);
 }
 
 /* ---- Q3_K, Q6_K: the scales of a super-block share a factor -----------------------------------------------
