@@ -167,16 +167,17 @@ LANE void encode_affine_32(const struct batch *b, uint8_t *out, int top)
 {
     const struct affine_spec spec = {32, top, -0.9f, 0.05f, 36, false};
     struct affine_fit fit;
+    uint8_t codes[BATCH];
     affine_search(&fit, b, &spec);
+    for (int u = 0; u < b->n_units; u++)
+        affine_first_codes(codes + u * 32, b, &fit, u, &spec);
     for (int u = 0; u < b->n_units; u++, out += top == 15 ? 20 : 24) {
-        uint8_t codes[32];
-        affine_first_codes(codes, b, &fit, u, &spec);
         store_fp16(out, fit.scale[u]);
         store_fp16(out + 2, -fit.least[u]);
         if (top == 15)
-            store_nibbles(out + 4, codes, 16);
+            store_nibbles(out + 4, codes + u * 32, 16);
         else
-            store_five_bits(out + 4, codes);
+            store_five_bits(out + 4, codes + u * 32);
     }
 }
 

@@ -118,23 +118,24 @@ LANE void iq4_search(float *scales, const struct batch *b)
 /* ---- Blocks ----------------------------------------------------------------------------------------------
  */
 
-/* The codes of a unit's weights under a scale. */
-LANE void store_iq4_codes(uint8_t *p, const float *x, float scale)
+/* The codes of a unit's weights under a scale, in their order. */
+LANE void iq4_codes(uint8_t *codes, const float *x, float scale)
 {
     const float code_scale = scale ? 1 / scale : 0;
-    uint8_t codes[IQ4_UNIT];
     for (int i = 0; i < IQ4_UNIT; i += LANES)
         store_bytes(codes + i, iq4_code(code_scale * f_load(x + i)));
-    store_nibbles(p, codes, 16);
 }
 
 static void encode_iq4_nl(const struct batch *b, uint8_t *out)
 {
     float scales[MAX_UNITS];
+    uint8_t codes[BATCH];
     iq4_search(scales, b);
+    for (int u = 0; u < b->n_units; u++)
+        iq4_codes(codes + u * IQ4_UNIT, b->src + u * IQ4_UNIT, scales[u]);
     for (int u = 0; u < b->n_units; u++, out += 18) {
         store_fp16(out, scales[u]);
-        store_iq4_codes(out + 2, b->src + u * IQ4_UNIT, scales[u]);
+        store_nibbles(out + 2, codes + u * IQ4_UNIT, 16);
     }
 }
 
@@ -146,15 +147,18 @@ static void encode_iq4_xs(const struct batch *b, uint8_t *out)
     iq4_search(scales, b);
     for (int s = 0; s < b->n_units / 8; s++, out += 136) {
         float factor = -largest_scale(scales + 8 * s, 8) / 32, per_factor = factor ? 1 / factor : 0;
+        uint8_t codes[SUPER_BLOCK];
         uint16_t high = 0;
         store_fp16(out, factor);
         memset(out + 4, 0, 4);
         for (int j = 0; j < 8; j++) {
             int32_t l = clamped_one(nearest_one(per_factor * scales[8 * s + j]), -32, 31);
-            store_iq4_codes(out + 8 + 16 * j, b->src + (8 * s + j) * IQ4_UNIT, factor * (float)l);
+            iq4_codes(codes + j * IQ4_UNIT, b->src + (8 * s + j) * IQ4_UNIT, factor * (float)l);
             out[4 + j / 2] |= (uint8_t)(((l + 32) & 15) << 4 * (j % 2));
             high |= (uint16_t)((l + 32) >> 4 << 2 * j);
         }
         memcpy(out + 2, &high, sizeof high);
+        for (int j = 0; j < 8; j++)
+            store_nibbles(out + 8 + 16 * j, codes + j * IQ4_UNIT, 16);
     }
 }
