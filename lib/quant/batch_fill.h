@@ -2,45 +2,20 @@
  *
  * Part of a set of kernels (kernels.h). */
 
-enum { CHAINS = 8 };
-
-/* Sums of squares of n consecutive weights at each start, in their order; several at a time, for a sum waits
- * for the one before it. */
-static void sums_of_squares(float *sums, const float *const starts[CHAINS], int n_starts, int64_t n)
+/* Sums of squares of n_runs runs of `length` weights, in the order of the weights; a lane carries a run. */
+static void sums_of_squares(float *sums, const float *src, int64_t n_runs, int64_t length)
 {
-    float s[CHAINS] = {0};
-    if (n_starts == CHAINS) {
-        for (int64_t i = 0; i < n; i++)
-            for (int k = 0; k < CHAINS; k++)
-                s[k] += starts[k][i] * starts[k][i];
-    } else {
-        for (int k = 0; k < n_starts; k++)
-            for (int64_t i = 0; i < n; i++)
-                s[k] += starts[k][i] * starts[k][i];
-    }
-    memcpy(sums, s, sizeof(float) * (size_t)n_starts);
-}
-
-static void row_squares(float *sums, const float *src, int64_t n_rows, int64_t n_per_row)
-{
-    for (int64_t row = 0; row < n_rows; row += CHAINS) {
-        const float *starts[CHAINS];
-        int n = n_rows - row < CHAINS ? (int)(n_rows - row) : CHAINS;
-        for (int k = 0; k < n; k++)
-            starts[k] = src + (row + k) * n_per_row;
-        sums_of_squares(sums + row, starts, n, n_per_row);
-    }
-}
-
-/* sums[k]: over the k-th run of `length` weights of the batch. */
-static void run_squares(float *sums, const float *src, int count, int length)
-{
-    for (int first = 0; first < count / length; first += CHAINS) {
-        const float *starts[CHAINS];
-        int n = count / length - first < CHAINS ? count / length - first : CHAINS;
-        for (int k = 0; k < n; k++)
-            starts[k] = src + (first + k) * length;
-        sums_of_squares(sums + first, starts, n, length);
+    for (int64_t first = 0; first < n_runs; first += LANES) {
+        const int64_t n = n_runs - first < LANES ? n_runs - first : LANES;
+        vf sum = f_set(0), rows[LANES];
+        for (int64_t i = 0; i < length; i += LANES) {
+            for (int k = 0; k < LANES; k++)
+                rows[k] = f_load(src + (first + (k < n ? k : 0)) * length + i);
+            f_transpose(rows);
+            for (int k = 0; k < LANES; k++)
+                sum += rows[k] * rows[k];
+        }
+        memcpy(sums + first, &sum, sizeof(float) * (size_t)n);
     }
 }
 
@@ -74,7 +49,7 @@ static void fill_with_importances(float *weight, const struct batch_source *s, i
     float squares[BATCH / 32] = {0};
     int run = weighting == WEIGHT_SUPER || weighting == WEIGHT_SUPER_2 ? SUPER_BLOCK : 32;
     if (weighting != WEIGHT_ROW && weighting != WEIGHT_RAW)
-        run_squares(squares, s->src + start, count, run);
+        sums_of_squares(squares, s->src + start, count / run, run);
     int64_t row = start / s->n_per_row, column = start % s->n_per_row;
     for (int i = 0; i < count; i += run) {
         if (weighting == WEIGHT_RAW) {
@@ -97,7 +72,7 @@ static void fill_without(float *weight, const float *x, int count, int unit, enu
     float squares[MAX_UNITS];
     int run = weighting == WEIGHT_HALF_SUPER ? SUPER_BLOCK : unit;
     if (weighting == WEIGHT_HALF_SUPER || weighting == WEIGHT_UNIT_RMS)
-        run_squares(squares, x, count, run);
+        sums_of_squares(squares, x, count / run, run);
     for (int first = 0; first < count; first += run) {
         float add = 0;
         if (weighting == WEIGHT_HALF_SUPER)
@@ -121,14 +96,15 @@ static void fill_without(float *weight, const float *x, int count, int unit, enu
 /* to[tile][i][lane] = from[unit][i]. */
 static void lay_out_tiles(float *to, const float *from, int unit, int n_units)
 {
-    for (int tile = 0; tile < n_units; tile += LANES, to += LANES * unit) {
-        int n = n_units - tile < LANES ? n_units - tile : LANES;
-        if (n < LANES)
-            memset(to, 0, sizeof(float) * (size_t)(LANES * unit));
-        for (int lane = 0; lane < n; lane++)
-            for (int i = 0; i < unit; i++)
-                to[i * LANES + lane] = from[(tile + lane) * unit + i];
-    }
+    for (int tile = 0; tile < n_units; tile += LANES, to += LANES * unit)
+        for (int i = 0; i < unit; i += LANES) {
+            vf rows[LANES];
+            for (int k = 0; k < LANES; k++)
+                rows[k] = tile + k < n_units ? f_load(from + (tile + k) * unit + i) : f_set(0);
+            f_transpose(rows);
+            for (int k = 0; k < LANES; k++)
+                f_store(to + (i + k) * LANES, rows[k]);
+        }
 }
 
 static void batch_fill(struct batch *b, const struct batch_source *source, int64_t start, int count, int unit,
@@ -138,6 +114,8 @@ static void batch_fill(struct batch *b, const struct batch_source *source, int64
     b->n_units = count / unit;
     b->weighted = weighting <= WEIGHT_RAW;
     b->src = source->src + start;
+    if (weighting == WEIGHT_NONE)
+        return;
     if (b->weighted)
         fill_with_importances(b->weight, source, start, count, weighting);
     else

@@ -12,16 +12,29 @@
 #include "quant/batch_fill.h"
 #include "quant/store.h"
 
+#include "quant/round_plain.h"
+
 #include "quant/search_refit.h"
 
 #include "quant/search_affine.h"
 
+#include "quant/search_scale.h"
+
+#include "quant/search_iq4.h"
+
 static const struct quant_kernel kernels[] = {
-    {GGML_TYPE_Q4_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q4_1},
-    {GGML_TYPE_Q5_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q5_1},
+    {GGML_TYPE_Q4_0, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q4_0},
+    {GGML_TYPE_Q5_0, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q5_0},
+    {GGML_TYPE_Q4_1, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q4_1},
+    {GGML_TYPE_Q5_1, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q5_1},
+    {GGML_TYPE_Q8_0, 32, WEIGHT_NONE, WEIGHT_NONE, encode_q8_0},
     {GGML_TYPE_Q2_K, 16, WEIGHT_MAGNITUDE, WEIGHT_SUPER, encode_q2_k},
+    {GGML_TYPE_Q3_K, 16, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_q3_k},
     {GGML_TYPE_Q4_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q4_k},
     {GGML_TYPE_Q5_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q5_k},
+    {GGML_TYPE_Q6_K, 16, WEIGHT_SQUARE, WEIGHT_RAW, encode_q6_k},
+    {GGML_TYPE_IQ4_NL, 32, WEIGHT_SQUARE, WEIGHT_BLOCK, encode_iq4_nl},
+    {GGML_TYPE_IQ4_XS, 32, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq4_xs},
 };
 
 const struct quant_kernel_set KERNEL_SET = {
@@ -29,5 +42,5 @@ const struct quant_kernel_set KERNEL_SET = {
     .kernels = kernels,
     .n = sizeof kernels / sizeof *kernels,
     .fill = batch_fill,
-    .row_squares = row_squares,
+    .row_squares = sums_of_squares,
 };

@@ -8,8 +8,9 @@
  *   lanes_SET.h      the vector vocabulary
  *   numbers.h        rounding, codes
  *   batch_fill.h     weights and their importances laid out for the lanes
- *   search_*.h       the searches, one per family of types
  *   store.h          codes into blocks
+ *   round_plain.h    types of which nothing is searched for
+ *   search_*.h       the searches, one per family of types
  *   kernels_SET.c    includes all of them and defines the set
  */
 #ifndef ALLOT_QUANT_KERNELS_H
@@ -29,6 +30,7 @@ enum weighting {
     WEIGHT_SUPER,     /* q sqrt(s/256 + x^2) */
     WEIGHT_SUPER_2,   /* q sqrt(2 s/256 + x^2) */
     WEIGHT_RAW,       /* q */
+    WEIGHT_NONE,      /* nothing is weighed, nor laid out in tiles */
     WEIGHT_SQUARE,    /* x^2 */
     WEIGHT_MAGNITUDE, /* |x| */
     WEIGHT_UNIT_RMS,  /* root mean square of the unit + |x| */

@@ -13,7 +13,6 @@ enum { LANES = 8 };
 
 typedef float vf __attribute__((vector_size(32)));
 typedef int32_t vi __attribute__((vector_size(32)));
-typedef uint8_t vb __attribute__((vector_size(8)));
 typedef vi vm; /* all bits of a lane, or none */
 
 #define LANE static inline __attribute__((always_inline))
@@ -33,6 +32,13 @@ LANE vf f_load(const float *p)
 LANE void f_store(float *p, vf x)
 {
     _mm256_storeu_ps(p, (__m256)x);
+}
+/* The lowest byte of each lane. */
+LANE void store_bytes(uint8_t *p, vi a)
+{
+    const __m256i first = _mm256_set1_epi32(0x0c080400), order = _mm256_setr_epi32(0, 4, 0, 0, 0, 0, 0, 0);
+    __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8((__m256i)a, first), order);
+    _mm_storel_epi64((__m128i *)p, _mm256_castsi256_si128(bytes));
 }
 LANE vf f_most(vf a, vf b)
 {
@@ -113,6 +119,50 @@ LANE vf f_pick(vm m, vf a, vf b) /* m ? a : b */
 LANE vi i_pick(vm m, vi a, vi b)
 {
     return (vi)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)m);
+}
+
+/* Entries of a table by the lowest three (four) bits of the lanes of `at`. A table of eight (sixteen) fills
+ * as many vectors as it needs, its first entries repeated if it needs less than one. */
+LANE vf f_of_eight(const vf *table, vi at)
+{
+    return (vf)_mm256_permutevar8x32_ps((__m256)*table, (__m256i)at);
+}
+LANE vf f_of_sixteen(const vf *table, vi at)
+{
+    return (vf)_mm256_blendv_ps((__m256)f_of_eight(table, at), (__m256)f_of_eight(table + 1, at),
+                                (__m256)(at << 28));
+}
+LANE vi i_count(vi a, vm m) /* a + 1 where m, else a */
+{
+    return a - m;
+}
+/* Lane j of row k becomes lane k of row j. */
+LANE void f_transpose(vf *rows)
+{
+    __m256 a[8], *r = (__m256 *)rows;
+    for (int k = 0; k < 8; k += 2) {
+        a[k] = _mm256_unpacklo_ps(r[k], r[k + 1]);
+        a[k + 1] = _mm256_unpackhi_ps(r[k], r[k + 1]);
+    }
+    for (int k = 0; k < 8; k += 4)
+        for (int j = 0; j < 2; j++) {
+            __m256d b = (__m256d)a[k + j], c = (__m256d)a[k + j + 2];
+            r[k + 2 * j] = (__m256)_mm256_unpacklo_pd(b, c);
+            r[k + 2 * j + 1] = (__m256)_mm256_unpackhi_pd(b, c);
+        }
+    for (int k = 0; k < 4; k++) {
+        __m256 b = r[k], c = r[k + 4];
+        r[k] = _mm256_permute2f128_ps(b, c, 0x20);
+        r[k + 4] = _mm256_permute2f128_ps(b, c, 0x31);
+    }
+}
+/* The least of all lanes, in each. */
+LANE vf f_least_of_all(vf a)
+{
+    __m256 x = (__m256)a;
+    x = _mm256_min_ps(x, _mm256_permute2f128_ps(x, x, 1));
+    x = _mm256_min_ps(x, _mm256_permute_ps(x, 0x4e));
+    return (vf)_mm256_min_ps(x, _mm256_permute_ps(x, 0xb1));
 }
 
 #endif

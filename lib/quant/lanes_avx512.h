@@ -11,7 +11,6 @@ enum { LANES = 16 };
 
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
-typedef uint8_t vb __attribute__((vector_size(16)));
 typedef __mmask16 vm;
 
 #define LANE static inline __attribute__((always_inline))
@@ -31,6 +30,10 @@ LANE vf f_load(const float *p)
 LANE void f_store(float *p, vf x)
 {
     _mm512_storeu_ps(p, (__m512)x);
+}
+LANE void store_bytes(uint8_t *p, vi a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)a));
 }
 LANE vf f_most(vf a, vf b)
 {
@@ -107,6 +110,49 @@ LANE vf f_pick(vm m, vf a, vf b)
 LANE vi i_pick(vm m, vi a, vi b)
 {
     return (vi)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a);
+}
+LANE vf f_of_eight(const vf *table, vi at)
+{
+    return (vf)_mm512_permutexvar_ps((__m512i)at, (__m512)*table);
+}
+LANE vf f_of_sixteen(const vf *table, vi at)
+{
+    return (vf)_mm512_permutexvar_ps((__m512i)at, (__m512)*table);
+}
+LANE vi i_count(vi a, vm m)
+{
+    return (vi)_mm512_mask_add_epi32((__m512i)a, m, (__m512i)a, _mm512_set1_epi32(1));
+}
+LANE void f_transpose(vf *rows)
+{
+    __m512 a[16], *r = (__m512 *)rows;
+    for (int k = 0; k < 16; k += 2) {
+        a[k] = _mm512_unpacklo_ps(r[k], r[k + 1]);
+        a[k + 1] = _mm512_unpackhi_ps(r[k], r[k + 1]);
+    }
+    for (int k = 0; k < 16; k += 4)
+        for (int j = 0; j < 2; j++) {
+            __m512d b = (__m512d)a[k + j], c = (__m512d)a[k + j + 2];
+            r[k + 2 * j] = (__m512)_mm512_unpacklo_pd(b, c);
+            r[k + 2 * j + 1] = (__m512)_mm512_unpackhi_pd(b, c);
+        }
+    for (int k = 0; k < 4; k++) {
+        __m512 b = _mm512_shuffle_f32x4(r[k], r[k + 4], 0x88), c = _mm512_shuffle_f32x4(r[k], r[k + 4], 0xdd);
+        __m512 d = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0x88);
+        __m512 e = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0xdd);
+        r[k] = _mm512_shuffle_f32x4(b, d, 0x88);
+        r[k + 4] = _mm512_shuffle_f32x4(c, e, 0x88);
+        r[k + 8] = _mm512_shuffle_f32x4(b, d, 0xdd);
+        r[k + 12] = _mm512_shuffle_f32x4(c, e, 0xdd);
+    }
+}
+LANE vf f_least_of_all(vf a)
+{
+    __m512 x = (__m512)a;
+    x = _mm512_min_ps(x, _mm512_shuffle_f32x4(x, x, 0x4e));
+    x = _mm512_min_ps(x, _mm512_shuffle_f32x4(x, x, 0xb1));
+    x = _mm512_min_ps(x, _mm512_permute_ps(x, 0x4e));
+    return (vf)_mm512_min_ps(x, _mm512_permute_ps(x, 0xb1));
 }
 
 #endif

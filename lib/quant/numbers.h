@@ -12,6 +12,12 @@ LANE vf f_from(vi a)
     return __builtin_convertvector(a, vf);
 }
 
+/* Of a float that is a small integer. */
+LANE vi i_from(vf a)
+{
+    return __builtin_convertvector(a, vi);
+}
+
 /* ggml's nearest integer, for any value: what the bits say, even where that is not the nearest. */
 LANE vi nearest(vf x)
 {
@@ -33,10 +39,4 @@ LANE vf nearest_small(vf x, float lowest, float highest)
 LANE vm is_small(vf a, vf b)
 {
     return m_and(f_le(f_abs(a), f_set(ROUNDING_MOST)), f_le(f_abs(b), f_set(ROUNDING_MOST)));
-}
-
-LANE void store_bytes(uint8_t *p, vi a)
-{
-    vb bytes = __builtin_convertvector(a, vb);
-    memcpy(p, &bytes, sizeof bytes);
 }

@@ -170,27 +170,34 @@ LANE void encode_affine_32(const struct batch *b, uint8_t *out, int top)
 {
     const struct affine_spec spec = {32, top, -0.9f, 0.05f, 36, false};
     struct affine_fit fit;
+    uint8_t codes[BATCH];
     affine_search(&fit, b, &spec);
+    for (int u = 0; u < b->n_units; u++)
+        affine_first_codes(codes + u * 32, b, &fit, u, &spec);
     for (int u = 0; u < b->n_units; u++, out += top == 15 ? 20 : 24) {
-        uint8_t codes[32];
-        affine_first_codes(codes, b, &fit, u, &spec);
         store_fp16(out, fit.scale[u]);
         store_fp16(out + 2, -fit.least[u]);
         if (top == 15)
-            store_nibbles(out + 4, codes);
+            store_nibbles(out + 4, codes + u * 32, 16);
         else
-            store_five_bits(out + 4, codes);
+            store_five_bits(out + 4, codes + u * 32);
     }
 }
 
 static void encode_q4_1(const struct batch *b, uint8_t *out)
 {
-    encode_affine_32(b, out, 15);
+    if (b->weighted)
+        encode_affine_32(b, out, 15);
+    else
+        encode_plain(b, out, 15, false);
 }
 
 static void encode_q5_1(const struct batch *b, uint8_t *out)
 {
-    encode_affine_32(b, out, 31);
+    if (b->weighted)
+        encode_affine_32(b, out, 31);
+    else
+        encode_plain(b, out, 31, false);
 }
 
 /* ---- Q2_K, Q4_K, Q5_K: scales and least values share a super-block's two ------------------------------ */
@@ -302,7 +309,7 @@ static void encode_q2_k(const struct batch *b, uint8_t *out)
         }
         float scale = store_fp16(out + 80, supers[s].scale), least = store_fp16(out + 82, supers[s].least);
         affine_codes(codes, b, &fit, 16 * s, scales, leasts, scale, least, &with);
-        store_two_bits(out + 16, codes);
+        store_two_bits(out + 16, codes, 0);
     }
 }
 
@@ -328,9 +335,9 @@ LANE void encode_affine_super(const struct batch *b, uint8_t *out, const struct 
         float scale = store_fp16(out, supers[s].scale), least = store_fp16(out + 2, supers[s].least);
         affine_codes(codes, b, &fit, 8 * s, scales, leasts, scale, least, with);
         if (top == 31)
-            store_fifth_bits(out + 16, codes);
+            store_one_bits(out + 16, codes, 4);
         for (int j = 0; j < 4; j++)
-            store_nibbles_of_64(out + (top == 15 ? 16 : 48) + 32 * j, codes + 64 * j);
+            store_nibbles(out + (top == 15 ? 16 : 48) + 32 * j, codes + 64 * j, 32);
     }
 }
 
