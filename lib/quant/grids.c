@@ -9,16 +9,18 @@
 enum { MOST_POINTS = 2048, MOST_SIZE = 8, MOST_VALUES = 8, BLOCK_WEIGHTS = 256 };
 
 /* Where a block of the type has the index of its first group: the low byte at 2, after the FP16 scale, the
- * higher bits in the byte high_at (0: there are none). `distances`: at which neighbours are searched. */
+ * higher bits in the byte high_at (0: there are none). `distances`: at which neighbours are searched.
+ * `shortens`: there are short lists. */
 struct grid_spec {
     enum ggml_type type;
     int n_points, size, bits, values, high_at, distances;
+    bool shortens;
 };
 
 static const struct grid_spec specs[] = {
-    {GGML_TYPE_IQ1_S, 2048, 8, 2, 3, 34, 3}, {GGML_TYPE_IQ2_XXS, 256, 8, 2, 3, 0, 2},
-    {GGML_TYPE_IQ2_XS, 512, 8, 2, 3, 3, 2},  {GGML_TYPE_IQ2_S, 1024, 8, 2, 3, 66, 1},
-    {GGML_TYPE_IQ3_XXS, 256, 4, 3, 8, 0, 2}, {GGML_TYPE_IQ3_S, 512, 4, 3, 8, 66, 3},
+    {GGML_TYPE_IQ1_S, 2048, 8, 2, 3, 34, 3, false}, {GGML_TYPE_IQ2_XXS, 256, 8, 2, 3, 0, 2, true},
+    {GGML_TYPE_IQ2_XS, 512, 8, 2, 3, 3, 2, true},   {GGML_TYPE_IQ2_S, 1024, 8, 2, 3, 66, 1, false},
+    {GGML_TYPE_IQ3_XXS, 256, 4, 3, 8, 0, 2, true},  {GGML_TYPE_IQ3_S, 512, 4, 3, 8, 66, 3, true},
 };
 
 enum { N_GRIDS = sizeof specs / sizeof *specs };
@@ -136,17 +138,14 @@ static bool pool_room(struct pool *pool, size_t more)
     return true;
 }
 
-/* Adds the list of a word; returns its entry, or 0 if there is no room for it. */
-static int32_t add_list(struct pool *pool, const uint8_t *distances, const uint16_t *points,
-                        const struct grid_spec *s)
+/* The neighbours of a word in their order; returns how many. */
+static int list_neighbours(uint16_t *list, const uint8_t *distances, const uint16_t *points,
+                           const struct grid_spec *s)
 {
     bool occurs[256] = {false};
-    if (!pool_room(pool, (size_t)s->n_points + GRID_VECTOR))
-        return 0;
+    int n = 0, seen = 0;
     for (int p = 0; p < s->n_points; p++)
         occurs[distances[p]] = true;
-    uint16_t *list = pool->words + pool->n;
-    int n = 0, seen = 0;
     for (int d = 0; d < 256 && seen < s->distances; d++) {
         if (!occurs[d])
             continue;
@@ -155,28 +154,66 @@ static int32_t add_list(struct pool *pool, const uint8_t *distances, const uint1
             if (distances[p] == d)
                 list[n++] = points[p];
     }
-    const int steps = (n + GRID_STEP - 1) / GRID_STEP;
-    const size_t at = pool->n / GRID_VECTOR;
-    for (; n % GRID_VECTOR != 0; n++)
-        list[n] = list[n - 1];
-    pool->n += (size_t)n;
-    return steps > 255 || at > INT32_MAX >> 8 ? 0 : ~(int32_t)(at << 8 | (unsigned)steps);
+    return n;
 }
 
-static bool make_lists(struct pool *pool, int32_t *map, const uint8_t *coordinates, const uint16_t *points,
-                       const struct grid_spec *s)
+/* Whether every coordinate of `middle` is on the way from that of `from` to that of `to`. */
+static bool on_the_way(unsigned from, unsigned middle, unsigned to, const struct grid_spec *s)
+{
+    const unsigned mask = (1u << s->bits) - 1;
+    for (int i = 0; i < s->size; i++, from >>= s->bits, middle >>= s->bits, to >>= s->bits) {
+        const unsigned a = from & mask, b = middle & mask, c = to & mask;
+        if (!((a <= b && b <= c) || (c <= b && b <= a)))
+            return false;
+    }
+    return true;
+}
+
+/* Leaves out the neighbours that have another, before them in the list, on the way from the word. If each
+ * weight is nearest to its code in the word, it is no farther from that other's coordinate. */
+static int shorten_list(uint16_t *kept, const uint16_t *list, int n, unsigned word, const struct grid_spec *s)
+{
+    int n_kept = 0;
+    for (int k = 0; k < n; k++) {
+        bool needed = true;
+        for (int j = 0; j < n_kept && needed; j++)
+            needed = !on_the_way(word, kept[j], list[k], s);
+        if (needed)
+            kept[n_kept++] = list[k];
+    }
+    return n_kept;
+}
+
+/* Adds a list; returns its entry, or 0 if there is no room for it. */
+static int32_t add_list(struct pool *pool, const uint16_t *list, int n)
+{
+    const int steps = (n + GRID_STEP - 1) / GRID_STEP;
+    const size_t at = pool->n / GRID_VECTOR;
+    if (!pool_room(pool, (size_t)n + GRID_VECTOR) || steps > 255 || at > INT32_MAX >> 8)
+        return 0;
+    memcpy(pool->words + pool->n, list, sizeof *list * (size_t)n);
+    for (pool->n += (size_t)n; pool->n % GRID_VECTOR != 0; pool->n++)
+        pool->words[pool->n] = list[n - 1];
+    return ~(int32_t)(at << 8 | (unsigned)steps);
+}
+
+static bool make_lists(struct pool *pool, int32_t *map, int32_t *short_map, const uint8_t *coordinates,
+                       const uint16_t *points, const struct grid_spec *s)
 {
     uint8_t distances[MOST_POINTS], codes[MOST_SIZE];
-    memset(map, 0xff, sizeof *map * GRID_WORDS);
+    uint16_t list[MOST_POINTS], kept[MOST_POINTS];
+    const unsigned end = s->size == 8 ? GRID_WORDS : 1u << (s->bits * s->size);
     for (int p = 0; p < s->n_points; p++)
-        map[points[p]] = p;
-    const unsigned end = s->bits * s->size == 16 ? GRID_WORDS : 1u << (s->bits * s->size);
+        map[points[p]] = short_map[points[p]] = p;
     for (unsigned word = 0; word < end; word++) {
         if (map[word] >= 0 || !split_word(codes, word, s))
             continue;
         distances_to(distances, codes, coordinates, s);
-        map[word] = add_list(pool, distances, points, s);
-        if (map[word] == 0)
+        const int n = list_neighbours(list, distances, points, s);
+        map[word] = add_list(pool, list, n);
+        if (s->shortens)
+            short_map[word] = add_list(pool, kept, shorten_list(kept, list, n, word, s));
+        if (map[word] == 0 || short_map[word] == 0)
             return false;
     }
     return true;
@@ -188,13 +225,17 @@ static bool make_lists(struct pool *pool, int32_t *map, const uint8_t *coordinat
 static bool make_grid(struct quant_grid *g, const struct grid_spec *s)
 {
     static uint8_t coordinates[MOST_POINTS * MOST_SIZE];
+    const size_t n_entries = s->shortens ? 2 * GRID_WORDS : GRID_WORDS;
     struct pool pool = {NULL, 0, 0};
     uint16_t *points = malloc(sizeof *points * (size_t)s->n_points);
-    int32_t *map = malloc(sizeof *map * GRID_WORDS);
-    if (points && map && read_points(coordinates, points, s) &&
-        make_lists(&pool, map, coordinates, points, s)) {
-        *g = (struct quant_grid){s->n_points, s->size, s->bits, s->values, points, map, pool.words};
-        return true;
+    int32_t *map = malloc(sizeof *map * n_entries), *short_map = s->shortens && map ? map + GRID_WORDS : map;
+    if (points && map && read_points(coordinates, points, s)) {
+        memset(map, 0xff, sizeof *map * n_entries);
+        if (make_lists(&pool, map, short_map, coordinates, points, s)) {
+            *g = (struct quant_grid){s->n_points, s->size, s->bits,   s->values,
+                                     points,      map,     short_map, pool.words};
+            return true;
+        }
     }
     free(points);
     free(map);

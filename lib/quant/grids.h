@@ -32,6 +32,9 @@ struct quant_grid {
     /* Of each code word whose coordinates are less than `values`: the index of the point, or ~entry of its
      * list (grid_list, grid_steps). */
     const int32_t *map;
+    /* The same with shorter lists: without the neighbours that are never nearest to a group of weights all of
+     * which are nearest to their codes. Equal to `map` for the grids of IQ1 and IQ2_S. */
+    const int32_t *short_map;
     const uint16_t *words; /* neighbours, as code words */
 };
 

@@ -2,9 +2,11 @@
  * SPDX-License-Identifier: MIT
  *
  * Before: a vocabulary of lanes (lanes_avx2.h says what it must have), and SET, the name of the set. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
+#include "quant/grids.h"
 #include "quant/kernels.h"
 
 #include "quant/numbers.h"
@@ -16,12 +18,19 @@
 
 #include "quant/search_affine.h"
 
+#include "quant/search_grid.h"
+
 static const struct quant_kernel kernels[] = {
     {GGML_TYPE_Q4_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q4_1},
     {GGML_TYPE_Q5_1, 32, WEIGHT_GGML, WEIGHT_ROW, encode_q5_1},
     {GGML_TYPE_Q2_K, 16, WEIGHT_MAGNITUDE, WEIGHT_SUPER, encode_q2_k},
     {GGML_TYPE_Q4_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q4_k},
     {GGML_TYPE_Q5_K, 32, WEIGHT_UNIT_RMS, WEIGHT_SUPER_2, encode_q5_k},
+    {GGML_TYPE_IQ2_XXS, 32, WEIGHT_GGML, WEIGHT_SUPER, encode_iq2_xxs},
+    {GGML_TYPE_IQ2_XS, 16, WEIGHT_GGML, WEIGHT_SUPER, encode_iq2_xs},
+    {GGML_TYPE_IQ2_S, 16, WEIGHT_HALF_SUPER, WEIGHT_SUPER_2, encode_iq2_s},
+    {GGML_TYPE_IQ3_XXS, 32, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq3_xxs},
+    {GGML_TYPE_IQ3_S, 32, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq3_s},
 };
 
 const struct quant_kernel_set KERNEL_SET = {

@@ -115,4 +115,37 @@ LANE vi i_pick(vm m, vi a, vi b)
     return (vi)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)m);
 }
 
+/* Integers of 32 bits; of 16, widened. */
+LANE vi i_load(const int32_t *p)
+{
+    return (vi)_mm256_loadu_si256((const __m256i *)p);
+}
+LANE void i_store(int32_t *p, vi a)
+{
+    _mm256_storeu_si256((__m256i *)p, (__m256i)a);
+}
+LANE vi i_load_words(const uint16_t *p)
+{
+    return (vi)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
+/* Entries of a table by the lowest two (three) bits of the lanes of `at`. A table of four (eight) fills as
+ * many vectors as it needs, its first entries repeated if it needs less than one. */
+LANE vf f_of_four(const vf *table, vi at)
+{
+    return (vf)_mm256_permutevar_ps((__m256)*table, (__m256i)at);
+}
+LANE vf f_of_eight(const vf *table, vi at)
+{
+    return (vf)_mm256_permutevar8x32_ps((__m256)*table, (__m256i)at);
+}
+/* The least of all lanes, in each. */
+LANE vf f_least_of_all(vf a)
+{
+    __m256 x = (__m256)a;
+    x = _mm256_min_ps(x, _mm256_permute2f128_ps(x, x, 1));
+    x = _mm256_min_ps(x, _mm256_permute_ps(x, 0x4e));
+    return (vf)_mm256_min_ps(x, _mm256_permute_ps(x, 0xb1));
+}
+
 #endif
