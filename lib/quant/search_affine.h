@@ -1,5 +1,4 @@
-/* search_affine.h - scale and least value of a unit: Q4_1, Q5_1, Q2_K, Q4_K, Q5_K.  SPDX-License-Identifier:
- * MIT
+/* search_affine.h - scale and least value of a unit: Q4_1, Q5_1, Q2_K, Q4_K, Q5_K.  SPDX-License-Identifier: MIT
  *
  * Part of a set of kernels (kernels.h). A weight is code * scale - least, codes 0 to `top`. Tried are the
  * scales that stretch the range of the unit over top + offset codes; the codes that each gives are fitted by
@@ -16,7 +15,7 @@ struct affine_spec {
 
 /* Of every unit of a batch. */
 struct affine_fit {
-    float scale[MAX_UNITS], least[MAX_UNITS];     /* least: what is subtracted */
+    float scale[MAX_UNITS], least[MAX_UNITS];      /* least: what is subtracted */
     float code_scale[MAX_UNITS], base[MAX_UNITS]; /* codes are those of code_scale * (x - base) */
 };
 
@@ -73,8 +72,7 @@ LANE void affine_tiles(struct affine_fit *fit, const struct batch *b, int first,
                        int n)
 {
     const float *x = b->x + first * s->unit, *w = b->w + first * s->unit;
-    vf lowest[TOGETHER], low[TOGETHER], high[TOGETHER], sum_w[TOGETHER], sum_x[TOGETHER], scale[TOGETHER],
-        best[TOGETHER];
+    vf lowest[TOGETHER], low[TOGETHER], high[TOGETHER], sum_w[TOGETHER], sum_x[TOGETHER], scale[TOGETHER], best[TOGETHER];
     vf code_scale[TOGETHER], base[TOGETHER], best_code_scale[TOGETHER], sums[TOGETHER][3];
     vm flat[TOGETHER];
     _Alignas(64) float codes[TOGETHER * 32 * LANES];
@@ -160,8 +158,7 @@ LANE void affine_first_codes(uint8_t *codes, const struct batch *b, const struct
 {
     const float *x = b->src + u * s->unit;
     for (int i = 0; i < s->unit; i += LANES)
-        store_bytes(codes + i,
-                    clamped(nearest(fit->code_scale[u] * (f_load(x + i) - fit->base[u])), 0, s->top));
+        store_bytes(codes + i, clamped(nearest(fit->code_scale[u] * (f_load(x + i) - fit->base[u])), 0, s->top));
 }
 
 /* ---- Q4_1, Q5_1 ------------------------------------------------------------------------------------- */
@@ -232,8 +229,8 @@ LANE void unit_sums(float *sums, const struct batch *b, int unit)
 }
 
 /* The factors of all super-blocks of a batch; `top`: the largest integer that a unit's can be. */
-LANE void affine_share(struct affine_super *supers, const struct batch *b, const struct affine_fit *fit,
-                       int unit, int top)
+LANE void affine_share(struct affine_super *supers, const struct batch *b, const struct affine_fit *fit, int unit,
+                       int top)
 {
     const int n = SUPER_BLOCK / unit, n_supers = b->n_units / n;
     if (!b->weighted) {

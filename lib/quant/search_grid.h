@@ -61,6 +61,7 @@ struct grid_tile {
 /* Of every unit of a batch. */
 struct grid_fit {
     float scale[MAX_UNITS];
+    bool zero[MAX_UNITS]; /* nothing in it to be coded; the rest is zero, too */
     uint16_t points[BATCH / 4];
     uint8_t signs[BATCH / 8];
 };
@@ -362,6 +363,7 @@ LANE void grid_search_tile(struct grid_fit *fit, const struct batch *b, int firs
     for (int lane = 0; lane < LANES && first + lane < b->n_units; lane++) {
         uint16_t *points = fit->points + (first + lane) * groups;
         uint8_t *signs = fit->signs + (first + lane) * (s->unit / 8);
+        fit->zero[first + lane] = !(lives >> lane & 1);
         for (int k = 0; k < groups; k++)
             points[k] = lives >> lane & 1 ? (uint16_t)g->map[words[k * LANES + lane] & (GRID_OFF - 1)] : 0;
         for (int k = 0; k < s->unit / 8; k++) {
@@ -419,9 +421,29 @@ LANE void store_levels(uint8_t *p, const uint8_t *levels, int n)
         p[j / 2] = (uint8_t)(levels[j] | levels[j + 1] << 4);
 }
 
+/* The units of zeros of an IQ3_S block take no room: in ggml, the low bytes and the signs of the units after
+ * them move up. */
+LANE void store_iq3_s_block(uint8_t *p, const uint16_t *points, const uint8_t *signs, const uint8_t *levels,
+                            const bool *zero)
+{
+    uint8_t low[64], *to = p, *signs_to = p + 72;
+    store_indices(low, p + 64, points, 64, 1);
+    memset(p, 0, 64);
+    memset(p + 72, 0, 32);
+    for (int j = 0; j < 8; j++) {
+        if (zero[j])
+            continue;
+        memcpy(to, low + 8 * j, 8);
+        memcpy(signs_to, signs + 4 * j, 4);
+        to += 8;
+        signs_to += 4;
+    }
+    store_levels(p + 104, levels, 8);
+}
+
 /* A block, after its factor. */
 LANE void store_grid_block(uint8_t *p, const uint16_t *points, const uint8_t *signs, const uint8_t *levels,
-                           enum ggml_type type)
+                           const bool *zero, enum ggml_type type)
 {
     switch (type) {
     case GGML_TYPE_IQ2_XXS:
@@ -447,10 +469,8 @@ LANE void store_grid_block(uint8_t *p, const uint16_t *points, const uint8_t *si
         for (int j = 0; j < 8; j++)
             store_signs_and_level(p + 64 + 4 * j, signs + 4 * j, levels[j]);
         break;
-    default: /* IQ3_S */
-        store_indices(p, p + 64, points, 64, 1);
-        memcpy(p + 72, signs, 32);
-        store_levels(p + 104, levels, 8);
+    default:
+        store_iq3_s_block(p, points, signs, levels, zero);
     }
 }
 
@@ -475,7 +495,7 @@ LANE void encode_grid(const struct batch *b, uint8_t *out, const struct grid_sea
             memset(out + 2, 0, block_bytes - 2);
         else
             store_grid_block(out + 2, fit.points + k * (SUPER_BLOCK / s->size),
-                             fit.signs + k * (SUPER_BLOCK / 8), levels, s->type);
+                             fit.signs + k * (SUPER_BLOCK / 8), levels, fit.zero + k * n, s->type);
     }
 }
 
