@@ -197,12 +197,13 @@ static int32_t add_list(struct pool *pool, const uint16_t *list, int n)
     return ~(int32_t)(at << 8 | (unsigned)steps);
 }
 
-static bool make_lists(struct pool *pool, int32_t *map, int32_t *short_map, const uint8_t *coordinates,
-                       const uint16_t *points, const struct grid_spec *s)
+static bool make_lists(struct pool *pool, int32_t *map, const uint8_t *coordinates, const uint16_t *points,
+                       const struct grid_spec *s)
 {
     uint8_t distances[MOST_POINTS], codes[MOST_SIZE];
     uint16_t list[MOST_POINTS], kept[MOST_POINTS];
-    const unsigned end = s->size == 8 ? GRID_WORDS : 1u << (s->bits * s->size);
+    const unsigned end = 1u << (s->bits * s->size);
+    int32_t *short_map = s->shortens ? map + GRID_SHORT : map;
     for (int p = 0; p < s->n_points; p++)
         map[points[p]] = short_map[points[p]] = p;
     for (unsigned word = 0; word < end; word++) {
@@ -225,15 +226,14 @@ static bool make_lists(struct pool *pool, int32_t *map, int32_t *short_map, cons
 static bool make_grid(struct quant_grid *g, const struct grid_spec *s)
 {
     static uint8_t coordinates[MOST_POINTS * MOST_SIZE];
-    const size_t n_entries = s->shortens ? 2 * GRID_WORDS : GRID_WORDS;
+    const size_t map_bytes = sizeof(int32_t) * (s->shortens ? 2 * GRID_SHORT : GRID_SHORT);
     struct pool pool = {NULL, 0, 0};
     uint16_t *points = malloc(sizeof *points * (size_t)s->n_points);
-    int32_t *map = malloc(sizeof *map * n_entries), *short_map = s->shortens && map ? map + GRID_WORDS : map;
+    int32_t *map = malloc(map_bytes);
     if (points && map && read_points(coordinates, points, s)) {
-        memset(map, 0xff, sizeof *map * n_entries);
-        if (make_lists(&pool, map, short_map, coordinates, points, s)) {
-            *g = (struct quant_grid){s->n_points, s->size, s->bits,   s->values,
-                                     points,      map,     short_map, pool.words};
+        memset(map, 0xff, map_bytes);
+        if (make_lists(&pool, map, coordinates, points, s)) {
+            *g = (struct quant_grid){s->n_points, s->size, s->bits, s->values, points, map, pool.words};
             return true;
         }
     }

@@ -18,9 +18,9 @@
 #include "ggml.h"
 
 enum {
-    GRID_WORDS = 43691, /* code words are less: eight coordinates of at most 2 */
-    GRID_VECTOR = 16,   /* lists of neighbours take so many words or a multiple */
-    GRID_STEP = 8       /* and are counted in so many */
+    GRID_SHORT = 1 << 16, /* code words are less */
+    GRID_VECTOR = 16,     /* lists of neighbours take so many words or a multiple */
+    GRID_STEP = 8         /* and are counted in so many */
 };
 
 struct quant_grid {
@@ -30,11 +30,10 @@ struct quant_grid {
     int values;             /* codes are less */
     const uint16_t *points; /* the code word of each */
     /* Of each code word whose coordinates are less than `values`: the index of the point, or ~entry of its
-     * list (grid_list, grid_steps). */
+     * list (grid_list, grid_steps). Of word + GRID_SHORT the same with shorter lists, but for the grids of
+     * IQ1 and IQ2_S: without the neighbours that are never nearest to a group of weights each of which is
+     * nearest to its code. */
     const int32_t *map;
-    /* The same with shorter lists: without the neighbours that are never nearest to a group of weights all of
-     * which are nearest to their codes. Equal to `map` for the grids of IQ1 and IQ2_S. */
-    const int32_t *short_map;
     const uint16_t *words; /* neighbours, as code words */
 };
 

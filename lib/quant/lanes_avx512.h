@@ -116,10 +116,6 @@ LANE void i_store(int32_t *p, vi a)
 {
     _mm512_storeu_si512(p, (__m512i)a);
 }
-LANE vi i_load_words(const uint16_t *p)
-{
-    return (vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-}
 LANE vf f_of_four(const vf *table, vi at)
 {
     return (vf)_mm512_permutevar_ps((__m512)*table, (__m512i)at);
@@ -128,13 +124,12 @@ LANE vf f_of_eight(const vf *table, vi at)
 {
     return (vf)_mm512_permutexvar_ps((__m512i)at, (__m512)*table);
 }
-LANE vf f_least_of_all(vf a)
+LANE int i_squeeze(int32_t *to, vm m, vi a)
 {
-    __m512 x = (__m512)a;
-    x = _mm512_min_ps(x, _mm512_shuffle_f32x4(x, x, 0x4e));
-    x = _mm512_min_ps(x, _mm512_shuffle_f32x4(x, x, 0xb1));
-    x = _mm512_min_ps(x, _mm512_permute_ps(x, 0x4e));
-    return (vf)_mm512_min_ps(x, _mm512_permute_ps(x, 0xb1));
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(m, (__m512i)a));
+    return __builtin_popcount(m);
 }
+
+#include "quant/lanes_eight.h"
 
 #endif

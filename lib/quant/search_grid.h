@@ -31,7 +31,8 @@ struct grid_search {
     int size, bits, top; /* of groups; of codes; the largest code */
     int steps;           /* scales are tried for so many steps to either side */
     float step;
-    float zero;  /* a unit whose largest magnitude is less is coded as zeros */
+    bool shortens; /* the grid has short lists */
+    float zero;    /* a unit whose largest magnitude is less is coded as zeros */
     bool refits; /* the first scale is make_qp_quants' for codes up to top + 1, not the largest magnitude's */
     bool even;   /* signs */
     enum grid_again again;
@@ -39,22 +40,29 @@ struct grid_search {
     bool clears; /* a super-block without a scale above zero is all zeros */
 };
 
+/* In a unit. */
+LANE int grid_groups(const struct grid_search *s)
+{
+    return s->unit / s->size;
+}
+
 enum {
-    GRID_UNIT = 32,                        /* most weights in a unit */
-    GRID_GROUPS = 8,                       /* most groups in it */
-    GRID_TRIES = 31,                       /* most scales tried */
-    GRID_OFF = 1 << 16,                    /* in a word: ggml had to search it */
+    GRID_UNIT = 32,     /* most weights in a unit */
+    GRID_TRIED = 64,    /* groups of a unit whose words are kept: so many tries, times the unit's groups */
+    GRID_OFF = 1 << 17, /* in a word: ggml had to search it */
+    GRID_WORD = 0xffff,
     GRID_PARTS = LANES < 8 ? 8 / LANES : 1 /* vectors that a table of eight takes */
 };
 
-/* A tile of units, [weight][lane]. */
+/* A tile of units. Some tries, at most GRID_TRIED / groups, are worked on together. */
 struct grid_tile {
-    _Alignas(64) float x[GRID_UNIT * LANES];    /* magnitudes */
-    _Alignas(64) float root[GRID_UNIT * LANES]; /* of w: what neighbours are weighted by */
-    const float *w;
-    _Alignas(64) float scale[GRID_TRIES * LANES];                 /* [try][lane] */
-    _Alignas(64) int32_t words[GRID_TRIES * GRID_GROUPS * LANES]; /* [try][group][lane] */
-    unsigned loose[GRID_TRIES * GRID_GROUPS]; /* lanes whose lists must not be the short ones */
+    _Alignas(64) float x[GRID_UNIT * LANES];          /* magnitudes, [weight of the group][group][lane] */
+    _Alignas(64) float root[GRID_UNIT * LANES];       /* of w, the same: what neighbours are weighted by */
+    _Alignas(64) float wx[GRID_UNIT * LANES];         /* [weight of the unit][lane] */
+    const float *w;                                   /* the same */
+    _Alignas(64) float scale[GRID_TRIED * LANES];     /* [try][lane] */
+    _Alignas(64) int32_t words[GRID_TRIED * LANES];   /* [try][group][lane] */
+    _Alignas(64) int32_t entries[GRID_TRIED * LANES]; /* the same: in the map of the grid */
     int32_t signs[GRID_UNIT / 8][LANES];
 };
 
@@ -93,20 +101,26 @@ LANE vi grid_even_signs(float *x, const float *w, vi signs, vi n_minus)
 LANE void grid_load(struct grid_tile *t, const float *x, const float *w, const struct grid_search *s)
 {
     t->w = w;
-    for (int k = 0; k < s->unit / 8; k++) {
+    for (int k = 0; k < s->unit / 8; k++, x += 8 * LANES, w += 8 * LANES) {
+        float magnitude[8 * LANES];
         vi signs = i_set(0), n_minus = i_set(0);
         for (int i = 0; i < 8; i++) {
-            int at = (8 * k + i) * LANES;
-            vf v = f_load(x + at);
+            vf v = f_load(x + i * LANES);
             vm minus = f_lt(v, f_set(0));
-            f_store(t->x + at, f_abs(v));
-            f_store(t->root + at, f_sqrt(f_load(w + at)));
+            f_store(magnitude + i * LANES, f_abs(v));
             signs = i_pick(minus, signs + (1 << i), signs);
             n_minus = i_pick(minus, n_minus + 1, n_minus);
         }
         if (s->even)
-            signs = grid_even_signs(t->x + 8 * k * LANES, w + 8 * k * LANES, signs, n_minus);
+            signs = grid_even_signs(magnitude, w, signs, n_minus);
         i_store(t->signs[k], signs);
+        for (int i = 0; i < 8; i++) {
+            vf v = f_load(magnitude + i * LANES), q = f_load(w + i * LANES);
+            int group = (8 * k + i) / s->size, at = (i % s->size * grid_groups(s) + group) * LANES;
+            f_store(t->x + at, v);
+            f_store(t->root + at, f_sqrt(q));
+            f_store(t->wx + (8 * k + i) * LANES, q * v);
+        }
     }
 }
 
@@ -115,11 +129,11 @@ LANE void grid_load(struct grid_tile *t, const float *x, const float *w, const s
 
 /* The codes of a group of weights as a word. `close`: where no weight is nearly half-way between two codes.
  * small: no product exceeds ROUNDING_MOST in magnitude. */
-LANE vi grid_word(vm *close, const float *x, vf per_unit, const struct grid_search *s, bool small)
+LANE vi grid_word(vm *close, const float *x, int stride, vf per_unit, const struct grid_search *s, bool small)
 {
     vf word = f_set(0), off = f_set(0);
     for (int i = s->size - 1; i >= 0; i--) {
-        vf y = 0.5f * (per_unit * f_load(x + i * LANES) - 1), code;
+        vf y = 0.5f * (per_unit * f_load(x + i * stride) - 1), code;
         if (small) {
             y = f_most(y, f_set(0));
             code = (y + ROUNDING) - ROUNDING;
@@ -134,129 +148,120 @@ LANE vi grid_word(vm *close, const float *x, vf per_unit, const struct grid_sear
     return __builtin_convertvector(word, vi);
 }
 
+/* What pass 1 and 2 know of the magnitudes of the units that they are to code. */
+struct grid_units {
+    vm alive;
+    vf least, most;
+};
+
 /* The words of all groups of a try. A short list may serve where the weights are close to their codes, and
  * the scale's reciprocal is a normal number. */
-LANE void grid_words(struct grid_tile *t, int try, vf per_unit, vf scale, vm alive, vf least, vf most,
+LANE void grid_words(struct grid_tile *t, int try, vf per_unit, vf scale, const struct grid_units *u,
                      const struct grid_search *s)
 {
-    const int groups = s->unit / s->size;
-    int32_t *words = t->words + try * groups * LANES;
+    int32_t *words = t->words + try * grid_groups(s) * LANES;
     vm normal = m_and(f_lt(f_set(1e-30f), scale), f_lt(scale, f_set(1e30f)));
-    vm small = m_or(m_not(alive), is_small(per_unit * least, per_unit * most));
+    vm small = m_or(m_not(u->alive), is_small(per_unit * u->least, per_unit * u->most));
     bool all_small = m_bits(small) == (1u << LANES) - 1;
     f_store(t->scale + try * LANES, scale);
-    for (int k = 0; k < groups; k++) {
+    for (int k = 0; k < grid_groups(s); k++) {
         vm close;
         vi word;
         if (all_small)
-            word = grid_word(&close, t->x + k * s->size * LANES, per_unit, s, true);
+            word = grid_word(&close, t->x + k * LANES, grid_groups(s) * LANES, per_unit, s, true);
         else
-            word = grid_word(&close, t->x + k * s->size * LANES, per_unit, s, false);
+            word = grid_word(&close, t->x + k * LANES, grid_groups(s) * LANES, per_unit, s, false);
+        if (s->shortens)
+            word = i_pick(m_and(close, normal), word + GRID_SHORT, word);
         i_store(words + k * LANES, word);
-        t->loose[try * groups + k] = m_bits(m_not(m_and(close, normal)));
     }
 }
 
 /* ---- Neighbours -------------------------------------------------------------------------------------------
  */
 
-/* Values of codes 0 to 7, or 0 to 3 repeatedly. */
-LANE void grid_values(vf *table, const struct grid_search *s)
-{
-    static const float by_bits[2][16] = {{1, 3, 5, 7, 1, 3, 5, 7, 1, 3, 5, 7, 1, 3, 5, 7},
+/* Values of codes. */
+static const float grid_values[2][16] = {{1, 3, 5, 7, 1, 3, 5, 7, 1, 3, 5, 7, 1, 3, 5, 7},
                                          {1, 3, 5, 7, 9, 11, 13, 15, 1, 3, 5, 7, 9, 11, 13, 15}};
-    for (int p = 0; p < GRID_PARTS; p++)
-        table[p] = f_load(by_bits[s->bits - 2] + p * LANES);
-}
 
-/* Of coordinate i of words. */
-LANE vf grid_of(const vf *table, vi words, int i, const struct grid_search *s)
+/* Errors of eight neighbours; what can not win in ggml is FLT_MAX. */
+LANE ef grid_errors(const ef *terms, const uint16_t *list, const struct grid_search *s)
 {
-    return s->bits == 2 ? f_of_four(table, words >> (2 * i)) : f_of_eight(table, words >> (3 * i));
-}
-
-/* Errors of LANES neighbours; what can not win in ggml is FLT_MAX. */
-LANE vf grid_errors(vf terms[][GRID_PARTS], const uint16_t *list, const struct grid_search *s)
-{
-    vi words = i_load_words(list);
-    vf error = grid_of(terms[0], words, 0, s);
+    ei words = e_load_words(list);
+    ef error = s->bits == 2 ? e_of_four(terms[0], words) : e_of_eight(terms[0], words);
     for (int i = 1; i < s->size; i++)
-        error += grid_of(terms[i], words, i, s);
-    return f_least(error, f_set(FLT_MAX));
+        error +=
+            s->bits == 2 ? e_of_four(terms[i], words >> (2 * i)) : e_of_eight(terms[i], words >> (3 * i));
+    return e_least(error, e_set(FLT_MAX));
 }
 
-/* The first neighbour with the least error, of n vectors of them. */
-LANE uint16_t grid_nearest(vf terms[][GRID_PARTS], const uint16_t *list, int n, const struct grid_search *s)
+/* The first neighbour with the least error, of 8 n. */
+LANE uint16_t grid_nearest(const ef *terms, const uint16_t *list, int n, const struct grid_search *s)
 {
-    uint16_t best = list[0];
-    float best_error = INFINITY;
-    if (n == 1) {
-        vf error = grid_errors(terms, list, s);
-        return list[__builtin_ctz(m_bits(f_le(error, f_least_of_all(error))))];
+    ef error = grid_errors(terms, list, s), next, least;
+    if (n == 1)
+        return list[__builtin_ctz(e_le(error, e_least_of_all(error)))];
+    if (n == 2) {
+        next = grid_errors(terms, list + 8, s);
+        least = e_least_of_all(e_least(error, next));
+        return list[__builtin_ctz(e_le(error, least) | e_le(next, least) << 8)];
     }
-    for (int k = 0; k < n; k++, list += LANES) {
-        vf error = grid_errors(terms, list, s);
-        vf least = f_least_of_all(error);
-        if (least[0] < best_error) {
-            best_error = least[0];
-            best = list[__builtin_ctz(m_bits(f_le(error, least)))];
+    least = e_least_of_all(error);
+    const uint16_t *best = list + __builtin_ctz(e_le(error, least));
+    for (int k = 1; k < n; k++) {
+        error = grid_errors(terms, list + 8 * k, s);
+        next = e_least_of_all(error);
+        if (next[0] < least[0]) {
+            least = next;
+            best = list + 8 * k + __builtin_ctz(e_le(error, least));
         }
     }
-    return best;
+    return *best;
 }
 
-/* Replaces the words by neighbours. items: their places in t->words, after which `entries` are theirs. */
-struct grid_items {
-    int n;
-    uint16_t at[GRID_TRIES * GRID_GROUPS * LANES + 1];
-    int32_t entry[GRID_TRIES * GRID_GROUPS * LANES + 1];
-};
-
-LANE void grid_replace(struct grid_tile *t, const struct grid_items *items, const struct quant_grid *g,
-                       const struct grid_search *s, int n)
+/* Replaces words, whose places in t->words are given, by neighbours out of n times 8, or as many as there
+ * are if n is 0. */
+LANE void grid_replace(struct grid_tile *t, const int32_t *places, int n_places, int n,
+                       const struct quant_grid *g, const struct grid_search *s)
 {
-    const int groups = s->unit / s->size;
-    vf values[GRID_PARTS];
-    grid_values(values, s);
-    for (int item = 0; item < items->n; item++) {
-        const int at = items->at[item], lane = at % LANES, group = at / LANES % groups,
-                  try = at / (LANES * groups);
-        const float *x = t->x + group * s->size * LANES + lane,
-                    *root = t->root + group * s->size * LANES + lane;
-        vf terms[8][GRID_PARTS], scale = f_set(t->scale[try * LANES + lane]);
-        for (int i = 0; i < s->size; i++)
-            for (int p = 0; p < GRID_PARTS; p++) {
-                vf d = scale * values[p] - f_set(x[i * LANES]);
-                terms[i][p] = f_set(root[i * LANES]) * d * d;
-            }
-        int32_t entry = items->entry[item];
-        int steps = n ? n : (grid_steps(entry) * GRID_STEP + LANES - 1) / LANES;
-        t->words[at] = grid_nearest(terms, grid_list(g, entry), steps, s) | GRID_OFF;
+    const int per_try = grid_groups(s) * LANES;
+    const ef values = e_load(grid_values[s->bits - 2]);
+    for (int item = 0; item < n_places; item++) {
+        const int place = places[item];
+        const float *x = t->x + place % per_try, *root = t->root + place % per_try;
+        const int32_t entry = t->entries[place];
+        const ef scaled = e_set(t->scale[place / per_try * LANES + place % LANES]) * values;
+        ef terms[8];
+        for (int i = 0; i < s->size; i++) {
+            ef d = scaled - e_set(x[i * per_try]);
+            terms[i] = e_set(root[i * per_try]) * d * d;
+        }
+        t->words[place] = grid_nearest(terms, grid_list(g, entry), n ? n : grid_steps(entry), s) | GRID_OFF;
     }
 }
 
-/* Makes points of the words of the first so many tries, in the lanes of the units that are alive. */
-LANE void grid_points(struct grid_tile *t, int tries, unsigned alive, const struct quant_grid *g,
+/* Makes points of the words of the first so many tries. */
+LANE void grid_points(struct grid_tile *t, int tries, vm alive, const struct quant_grid *g,
                       const struct grid_search *s)
 {
-    const int n = tries * (s->unit / s->size) * LANES;
-    struct grid_items items[4]; /* points; by the number of vectors: one, two, more */
-    for (int k = 0; k < 4; k++)
-        items[k].n = 0;
-    for (int at = 0; at < n; at++) {
-        const unsigned lane = (unsigned)at % LANES;
-        const int32_t *map = t->loose[at / LANES] >> lane & 1 ? g->map : g->short_map;
-        int32_t entry = map[t->words[at]];
-        int size = (grid_steps(entry) * GRID_STEP + LANES - 1) / LANES;
-        size = entry >= 0 || !(alive >> lane & 1) ? 0 : size < 3 ? size : 3;
-        struct grid_items *to = &items[size];
-        to->at[to->n] = (uint16_t)at;
-        to->entry[to->n] = entry;
-        to->n++;
+    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const int n = tries * grid_groups(s) * LANES;
+    int32_t one[(GRID_TRIED + 1) * LANES], two[(GRID_TRIED + 1) * LANES], more[(GRID_TRIED + 1) * LANES];
+    int n_one = 0, n_two = 0, n_more = 0;
+    for (int at = 0; at < n; at++)
+        t->entries[at] = g->map[t->words[at]];
+    for (int at = 0; at < n; at += LANES) {
+        vi entry = i_load(t->entries + at), steps = ~entry & 255, places = i_load(lanes) + at;
+        vm off = m_and(alive, i_lt(entry, i_set(0))), is_one = i_eq(steps, i_set(1)),
+           is_two = i_eq(steps, i_set(2));
+        i_store(t->words + at, i_load(t->words + at) & GRID_WORD);
+        n_one += i_squeeze(one + n_one, m_and(off, is_one), places);
+        n_two += i_squeeze(two + n_two, m_and(off, is_two), places);
+        n_more += i_squeeze(more + n_more, m_andnot(m_andnot(off, is_one), is_two), places);
     }
-    grid_replace(t, &items[1], g, s, 1);
-    grid_replace(t, &items[2], g, s, 2);
-    grid_replace(t, &items[3], g, s, 0);
+    grid_replace(t, one, n_one, 1, g, s);
+    grid_replace(t, two, n_two, 2, g, s);
+    grid_replace(t, more, n_more, 0, g, s);
 }
 
 /* ---- Scales -----------------------------------------------------------------------------------------------
@@ -267,110 +272,124 @@ LANE void grid_sums(vf *sum_qx, vf *sum_q2, const struct grid_tile *t, const int
                     const struct grid_search *s)
 {
     vf values[GRID_PARTS], qx = f_set(0), q2 = f_set(0);
-    grid_values(values, s);
-    for (int k = 0; k < s->unit / s->size; k++) {
+    for (int p = 0; p < GRID_PARTS; p++)
+        values[p] = f_load(grid_values[s->bits - 2] + p * LANES);
+    for (int k = 0; k < grid_groups(s); k++) {
         vi word = i_load(words + k * LANES);
         for (int i = 0; i < s->size; i++) {
             int at = (k * s->size + i) * LANES;
-            vf q = grid_of(values, word, i, s), w = f_load(t->w + at);
-            qx += w * f_load(t->x + at) * q;
-            q2 += w * q * q;
+            vi code = word >> (s->bits * i);
+            vf q = s->bits == 2 ? f_of_four(values, code) : f_of_eight(values, code);
+            qx += f_load(t->wx + at) * q;
+            q2 += f_load(t->w + at) * q * q;
         }
     }
     *sum_qx = qx;
     *sum_q2 = q2;
 }
 
-/* Pass 1. Returns the scales; `words`: of the best tries, [group][lane]. */
-LANE vf grid_first_pass(struct grid_tile *t, int32_t *words, vm alive, vf least, vf most, vf range, vf scale,
+/* Pass 1, with `scale` if no fit is good. Returns the scales; `words`: of the best tries, [group][lane]. */
+LANE vf grid_first_pass(struct grid_tile *t, int32_t *words, const struct grid_units *u, vf range, vf scale,
                         const struct quant_grid *g, const struct grid_search *s)
 {
-    const int groups = s->unit / s->size, tries = 2 * s->steps + 1;
-    for (int try = 0; try < tries; try++) {
-        vf per_unit = ((float)(2 * s->top + 1) + (float)(try - s->steps) * s->step) / range;
-        grid_words(t, try, per_unit, 1 / per_unit, alive, least, most, s);
-    }
-    grid_points(t, tries, m_bits(alive), g, s);
     vf best = f_set(0);
-    for (int k = 0; k < groups; k++)
+    for (int k = 0; k < grid_groups(s); k++)
         i_store(words + k * LANES, i_set(s->again == AGAIN_IF_ANY_OFF ? GRID_OFF : 0));
-    for (int try = 0; try < tries; try++) {
-        const int32_t *tried = t->words + try * groups * LANES;
-        vf qx, q2;
-        grid_sums(&qx, &q2, t, tried, s);
-        vm won = m_and(f_lt(f_set(0), q2), f_lt(best * q2, qx * qx));
-        scale = f_pick(won, qx / q2, scale);
-        best = f_pick(won, scale * qx, best);
-        for (int k = 0; k < groups; k++)
-            i_store(words + k * LANES, i_pick(won, i_load(tried + k * LANES), i_load(words + k * LANES)));
+    for (int first = -s->steps; first <= s->steps; first += GRID_TRIED / grid_groups(s)) {
+        int n = s->steps + 1 - first < GRID_TRIED / grid_groups(s) ? s->steps + 1 - first
+                                                                   : GRID_TRIED / grid_groups(s);
+        for (int k = 0; k < n; k++) {
+            vf per_unit = ((float)(2 * s->top + 1) + (float)(first + k) * s->step) / range;
+            grid_words(t, k, per_unit, 1 / per_unit, u, s);
+        }
+        grid_points(t, n, u->alive, g, s);
+        for (int k = 0; k < n; k++) {
+            const int32_t *tried = t->words + k * grid_groups(s) * LANES;
+            vf qx, q2;
+            grid_sums(&qx, &q2, t, tried, s);
+            vm won = m_and(f_lt(f_set(0), q2), f_lt(best * q2, qx * qx));
+            scale = f_pick(won, qx / q2, scale);
+            best = f_pick(won, scale * qx, best);
+            for (int j = 0; j < grid_groups(s); j++)
+                i_store(words + j * LANES, i_pick(won, i_load(tried + j * LANES), i_load(words + j * LANES)));
+        }
     }
     return scale;
 }
 
 /* Pass 2. */
-LANE vf grid_second_pass(struct grid_tile *t, int32_t *words, vm alive, vf least, vf most, vf scale,
+LANE vf grid_second_pass(struct grid_tile *t, int32_t *words, const struct grid_units *u, vf scale,
                          const struct quant_grid *g, const struct grid_search *s)
 {
-    const int groups = s->unit / s->size;
-    vi off = i_set(0);
-    for (int k = 0; k < groups; k++)
-        off |= i_load(words + k * LANES) & GRID_OFF;
-    vm again = m_and(alive, f_lt(f_set(0), scale));
-    if (s->again != AGAIN_ALL)
-        again = m_andnot(again, i_eq(off, i_set(0)));
-    if (m_bits(again) == 0)
+    struct grid_units again = *u;
+    vi off = i_set(s->again == AGAIN_ALL ? GRID_OFF : 0);
+    for (int k = 0; k < grid_groups(s); k++)
+        off |= i_load(words + k * LANES);
+    again.alive = m_and(u->alive, f_lt(f_set(0), scale));
+    again.alive = m_andnot(again.alive, i_lt(off, i_set(GRID_OFF)));
+    if (m_bits(again.alive) == 0)
         return scale;
-    grid_words(t, 0, 1 / scale, scale, again, least, most, s);
-    grid_points(t, 1, m_bits(again), g, s);
-    for (int k = 0; k < groups; k++) {
-        vi word = i_load(words + k * LANES), formed = i_load(t->words + k * LANES);
-        vm here = again;
+    grid_words(t, 0, 1 / scale, scale, &again, s);
+    grid_points(t, 1, again.alive, g, s);
+    for (int k = 0; k < grid_groups(s); k++) {
+        vi word = i_load(words + k * LANES);
+        vm here = again.alive;
         if (s->again == AGAIN_OFF)
-            here = m_andnot(again, i_eq(word & GRID_OFF, i_set(0)));
-        i_store(words + k * LANES, i_pick(here, formed, word));
+            here = m_andnot(here, i_lt(word, i_set(GRID_OFF)));
+        i_store(words + k * LANES, i_pick(here, i_load(t->words + k * LANES), word));
     }
     vf qx, q2;
     grid_sums(&qx, &q2, t, words, s);
-    return f_pick(m_and(again, f_lt(f_set(0), q2)), qx / q2, scale);
+    return f_pick(m_and(again.alive, f_lt(f_set(0), q2)), qx / q2, scale);
+}
+
+/* What is kept of a tile whose first unit is `first`. Negative scales turn all signs. */
+LANE void grid_keep(struct grid_fit *fit, const struct grid_tile *t, const int32_t *words, vf scale, vm alive,
+                    int first, int n_units, const struct quant_grid *g, const struct grid_search *s)
+{
+    const unsigned lives = m_bits(alive), turns = m_bits(f_lt(scale, f_set(0)));
+    f_store(fit->scale + first, f_pick(alive, f_abs(scale), f_set(0)));
+    for (int lane = 0; lane < LANES && first + lane < n_units; lane++) {
+        uint16_t *points = fit->points + (first + lane) * grid_groups(s);
+        uint8_t *signs = fit->signs + (first + lane) * (s->unit / 8);
+        const bool live = lives >> lane & 1;
+        fit->zero[first + lane] = !live;
+        for (int k = 0; k < grid_groups(s); k++)
+            points[k] = live ? (uint16_t)g->map[words[k * LANES + lane] & GRID_WORD] : 0;
+        for (int k = 0; k < s->unit / 8; k++) {
+            int32_t bits = turns >> lane & 1 ? ~t->signs[k][lane] : t->signs[k][lane];
+            signs[k] = live ? (uint8_t)(bits & (s->even ? 127 : 255)) : 0;
+        }
+    }
 }
 
 /* The units from `first` on. */
 LANE void grid_search_tile(struct grid_fit *fit, const struct batch *b, int first, const struct quant_grid *g,
                            const struct grid_search *s)
 {
-    const int groups = s->unit / s->size;
     struct grid_tile t;
-    int32_t words[GRID_GROUPS * LANES];
+    struct grid_units u;
+    int32_t words[GRID_UNIT / 4 * LANES];
     grid_load(&t, b->x + first * s->unit, b->w + first * s->unit, s);
-    vf least = f_load(t.x), most = least;
+    u.least = u.most = f_load(t.x);
     for (int i = 1; i < s->unit; i++) {
-        least = f_least(least, f_load(t.x + i * LANES));
-        most = f_most(most, f_load(t.x + i * LANES));
+        u.least = f_least(u.least, f_load(t.x + i * LANES));
+        u.most = f_most(u.most, f_load(t.x + i * LANES));
     }
-    vm alive = s->zero > 0 ? m_not(f_lt(most, f_set(s->zero))) : f_ne(most, f_set(0));
-    vf range = most, scale = most / (float)(2 * s->top + 1);
+    u.alive = s->zero > 0 ? m_not(f_lt(u.most, f_set(s->zero))) : f_ne(u.most, f_set(0));
+    vf range = u.most, scale = u.most / (float)(2 * s->top + 1);
     if (s->refits) {
         vi codes[GRID_UNIT];
-        scale = refit_tile(codes, t.x, t.w, LANES, s->unit, s->top + 2);
+        _Alignas(64) float x[GRID_UNIT * LANES];
+        for (int i = 0; i < s->unit; i++)
+            f_store(x + i * LANES, f_load(t.x + (i % s->size * grid_groups(s) + i / s->size) * LANES));
+        scale = refit_tile(codes, x, t.w, LANES, s->unit, s->top + 2);
         range = scale * (float)(s->top + 1);
-        alive = m_andnot(alive, f_le(range, f_set(0)));
+        u.alive = m_andnot(u.alive, f_le(range, f_set(0)));
     }
-    scale = grid_first_pass(&t, words, alive, least, most, range, scale, g, s);
-    scale = grid_second_pass(&t, words, alive, least, most, scale, g, s);
-    vm turned = f_lt(scale, f_set(0));
-    f_store(fit->scale + first, f_pick(alive, f_abs(scale), f_set(0)));
-    unsigned lives = m_bits(alive), turns = m_bits(turned);
-    for (int lane = 0; lane < LANES && first + lane < b->n_units; lane++) {
-        uint16_t *points = fit->points + (first + lane) * groups;
-        uint8_t *signs = fit->signs + (first + lane) * (s->unit / 8);
-        fit->zero[first + lane] = !(lives >> lane & 1);
-        for (int k = 0; k < groups; k++)
-            points[k] = lives >> lane & 1 ? (uint16_t)g->map[words[k * LANES + lane] & (GRID_OFF - 1)] : 0;
-        for (int k = 0; k < s->unit / 8; k++) {
-            int32_t bits = turns >> lane & 1 ? ~t.signs[k][lane] : t.signs[k][lane];
-            signs[k] = lives >> lane & 1 ? (uint8_t)(bits & (s->even ? 127 : 255)) : 0;
-        }
-    }
+    scale = grid_first_pass(&t, words, &u, range, scale, g, s);
+    scale = grid_second_pass(&t, words, &u, scale, g, s);
+    grid_keep(fit, &t, words, scale, u.alive, first, b->n_units, g, s);
 }
 
 /* ---- Super-blocks -----------------------------------------------------------------------------------------
@@ -501,82 +520,35 @@ LANE void encode_grid(const struct batch *b, uint8_t *out, const struct grid_sea
 
 static void encode_iq2_xxs(const struct batch *b, uint8_t *out)
 {
-    static const struct grid_search search = {.type = GGML_TYPE_IQ2_XXS,
-                                              .unit = 32,
-                                              .size = 8,
-                                              .bits = 2,
-                                              .top = 2,
-                                              .steps = 6,
-                                              .step = 0.1f,
-                                              .zero = 1e-15f,
-                                              .refits = true,
-                                              .even = true,
-                                              .again = AGAIN_ALL,
-                                              .fudge = 1,
-                                              .clears = true};
+    static const struct grid_search search = {
+        GGML_TYPE_IQ2_XXS, 32, 8, 2, 2, 6, 0.1f, true, 1e-15f, true, true, AGAIN_ALL, 1, true};
     encode_grid(b, out, &search);
 }
 
 static void encode_iq2_xs(const struct batch *b, uint8_t *out)
 {
-    static const struct grid_search search = {.type = GGML_TYPE_IQ2_XS,
-                                              .unit = 16,
-                                              .size = 8,
-                                              .bits = 2,
-                                              .top = 2,
-                                              .steps = 9,
-                                              .step = 0.1f,
-                                              .zero = 1e-15f,
-                                              .even = true,
-                                              .again = AGAIN_OFF,
-                                              .fudge = 1,
-                                              .clears = true};
+    static const struct grid_search search = {GGML_TYPE_IQ2_XS, 16,    8,    2,         2, 9,   0.1f, true,
+                                              1e-15f,           false, true, AGAIN_OFF, 1, true};
     encode_grid(b, out, &search);
 }
 
 static void encode_iq2_s(const struct batch *b, uint8_t *out)
 {
-    static const struct grid_search search = {.type = GGML_TYPE_IQ2_S,
-                                              .unit = 16,
-                                              .size = 8,
-                                              .bits = 2,
-                                              .top = 2,
-                                              .steps = 9,
-                                              .step = 0.1f,
-                                              .zero = 1e-8f,
-                                              .again = AGAIN_OFF,
-                                              .fudge = 0.9875f};
+    static const struct grid_search search = {
+        GGML_TYPE_IQ2_S, 16, 8, 2, 2, 9, 0.1f, false, 1e-8f, false, false, AGAIN_OFF, 0.9875f, false};
     encode_grid(b, out, &search);
 }
 
 static void encode_iq3_xxs(const struct batch *b, uint8_t *out)
 {
-    static const struct grid_search search = {.type = GGML_TYPE_IQ3_XXS,
-                                              .unit = 32,
-                                              .size = 4,
-                                              .bits = 3,
-                                              .top = 7,
-                                              .steps = 15,
-                                              .step = 0.2f,
-                                              .zero = 1e-8f,
-                                              .even = true,
-                                              .again = AGAIN_OFF,
-                                              .fudge = 1.0125f,
-                                              .clears = true};
+    static const struct grid_search search = {
+        GGML_TYPE_IQ3_XXS, 32, 4, 3, 7, 15, 0.2f, true, 1e-8f, false, true, AGAIN_OFF, 1.0125f, true};
     encode_grid(b, out, &search);
 }
 
 static void encode_iq3_s(const struct batch *b, uint8_t *out)
 {
-    static const struct grid_search search = {.type = GGML_TYPE_IQ3_S,
-                                              .unit = 32,
-                                              .size = 4,
-                                              .bits = 3,
-                                              .top = 7,
-                                              .steps = 9,
-                                              .step = 0.2f,
-                                              .zero = 0,
-                                              .again = AGAIN_IF_ANY_OFF,
-                                              .fudge = 1.033f};
+    static const struct grid_search search = {
+        GGML_TYPE_IQ3_S, 32, 4, 3, 7, 9, 0.2f, true, 0, false, false, AGAIN_IF_ANY_OFF, 1.033f, false};
     encode_grid(b, out, &search);
 }
