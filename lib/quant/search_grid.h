@@ -74,8 +74,7 @@ struct grid_fit {
     uint8_t signs[BATCH / 8];
 };
 
-/* ---- Magnitudes and signs ---------------------------------------------------------------------------------
- */
+/* ---- Magnitudes and signs --------------------------------------------------------------------------- */
 
 /* Changes the sign of one of eight weights where the number of minus signs is odd. */
 LANE vi grid_even_signs(float *x, const float *w, vi signs, vi n_minus)
@@ -124,8 +123,7 @@ LANE void grid_load(struct grid_tile *t, const float *x, const float *w, const s
     }
 }
 
-/* ---- Code words -------------------------------------------------------------------------------------------
- */
+/* ---- Code words ------------------------------------------------------------------------------------- */
 
 /* The codes of a group of weights as a word. `close`: where no weight is nearly half-way between two codes.
  * small: no product exceeds ROUNDING_MOST in magnitude. */
@@ -154,8 +152,14 @@ struct grid_units {
     vf least, most;
 };
 
-/* The words of all groups of a try. A short list may serve where the weights are close to their codes, and
- * the scale's reciprocal is a normal number. */
+/* The words of all groups of a try.
+ *
+ * Where the weights are close to their codes the short lists give the same neighbour. A coordinate's term
+ * |value * scale - x|, rounded at each operation, grows (or stays) with the distance of the value from the
+ * code if the code's own is the least; so it is, unless x is within rounding of half-way to the next code,
+ * which is far less than the 1e-4 of a step that grid_word asks for as long as the scale and its reciprocal
+ * are normal numbers. Weights and sums keep that order: a neighbour on the way to another has no larger
+ * error, and wins a tie because it comes first. */
 LANE void grid_words(struct grid_tile *t, int try, vf per_unit, vf scale, const struct grid_units *u,
                      const struct grid_search *s)
 {
@@ -177,8 +181,7 @@ LANE void grid_words(struct grid_tile *t, int try, vf per_unit, vf scale, const 
     }
 }
 
-/* ---- Neighbours -------------------------------------------------------------------------------------------
- */
+/* ---- Neighbours ------------------------------------------------------------------------------------- */
 
 /* Values of codes. */
 static const float grid_values[2][16] = {{1, 3, 5, 7, 1, 3, 5, 7, 1, 3, 5, 7, 1, 3, 5, 7},
@@ -224,15 +227,15 @@ LANE uint16_t grid_nearest(const ef *terms, const uint16_t *list, int n, const s
 LANE void grid_replace(struct grid_tile *t, const int32_t *places, int n_places, int n,
                        const struct quant_grid *g, const struct grid_search *s)
 {
-    const int per_try = grid_groups(s) * LANES;
+    const unsigned per_try = (unsigned)grid_groups(s) * LANES;
     const ef values = e_load(grid_values[s->bits - 2]);
     for (int item = 0; item < n_places; item++) {
-        const int place = places[item];
+        const unsigned place = (unsigned)places[item];
         const float *x = t->x + place % per_try, *root = t->root + place % per_try;
         const int32_t entry = t->entries[place];
         const ef scaled = e_set(t->scale[place / per_try * LANES + place % LANES]) * values;
         ef terms[8];
-        for (int i = 0; i < s->size; i++) {
+        for (unsigned i = 0; i < (unsigned)s->size; i++) {
             ef d = scaled - e_set(x[i * per_try]);
             terms[i] = e_set(root[i * per_try]) * d * d;
         }
@@ -264,8 +267,7 @@ LANE void grid_points(struct grid_tile *t, int tries, vm alive, const struct qua
     grid_replace(t, more, n_more, 0, g, s);
 }
 
-/* ---- Scales -----------------------------------------------------------------------------------------------
- */
+/* ---- Scales ----------------------------------------------------------------------------------------- */
 
 /* The sums of the fit of a scale to the words of all groups. */
 LANE void grid_sums(vf *sum_qx, vf *sum_q2, const struct grid_tile *t, const int32_t *words,
@@ -392,16 +394,20 @@ LANE void grid_search_tile(struct grid_fit *fit, const struct batch *b, int firs
     grid_keep(fit, &t, words, scale, u.alive, first, b->n_units, g, s);
 }
 
-/* ---- Super-blocks -----------------------------------------------------------------------------------------
- */
+/* ---- Super-blocks ----------------------------------------------------------------------------------- */
 
-/* Pass 3: the integers of n units; returns the factor as it is stored, before it becomes FP16. */
-LANE float grid_levels(uint8_t *levels, const float *scale, int n, const struct grid_search *s)
+LANE float grid_most(const float *scale, int n)
 {
     float most = 0;
-    memset(levels, 0, (size_t)n);
     for (int j = 0; j < n; j++)
         most = most > scale[j] ? most : scale[j];
+    return most;
+}
+
+/* Pass 3: the integers of n units, the largest scale of which is given; returns the factor. */
+LANE float grid_levels(uint8_t *levels, const float *scale, int n, float most)
+{
+    memset(levels, 0, (size_t)n);
     if (most == 0)
         return 0;
     float d = most / 31, per_unit = 1 / d;
@@ -409,7 +415,7 @@ LANE float grid_levels(uint8_t *levels, const float *scale, int n, const struct 
         int32_t level = nearest_one(0.5f * (per_unit * scale[j] - 1));
         levels[j] = (uint8_t)(level < 0 ? 0 : level > 15 ? 15 : level);
     }
-    return d * s->fudge;
+    return d;
 }
 
 /* Four signs of seven bits and a level of four. */
@@ -508,9 +514,10 @@ LANE void encode_grid(const struct batch *b, uint8_t *out, const struct grid_sea
         grid_search_tile(&fit, b, first, g, s);
     for (int k = 0; k < n_supers; k++, out += block_bytes) {
         uint8_t levels[16];
-        float factor = grid_levels(levels, fit.scale + k * n, n, s);
-        store_fp16(out, factor);
-        if (s->clears && factor == 0)
+        float most = grid_most(fit.scale + k * n, n),
+              factor = grid_levels(levels, fit.scale + k * n, n, most);
+        store_fp16(out, factor * s->fudge);
+        if (s->clears && most == 0)
             memset(out + 2, 0, block_bytes - 2);
         else
             store_grid_block(out + 2, fit.points + k * (SUPER_BLOCK / s->size),

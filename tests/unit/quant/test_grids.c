@@ -15,10 +15,12 @@ enum { MOST_POINTS = 2048 };
 static const struct {
     enum ggml_type type;
     int n_points, size, values, distances;
+    bool shortens;
 } expected[] = {
-    {GGML_TYPE_IQ1_S, 2048, 8, 3, 3}, {GGML_TYPE_IQ1_M, 2048, 8, 3, 3}, {GGML_TYPE_IQ2_XXS, 256, 8, 3, 2},
-    {GGML_TYPE_IQ2_XS, 512, 8, 3, 2}, {GGML_TYPE_IQ2_S, 1024, 8, 3, 1}, {GGML_TYPE_IQ3_XXS, 256, 4, 8, 2},
-    {GGML_TYPE_IQ3_S, 512, 4, 8, 3},
+    {GGML_TYPE_IQ1_S, 2048, 8, 3, 3, false}, {GGML_TYPE_IQ1_M, 2048, 8, 3, 3, false},
+    {GGML_TYPE_IQ2_XXS, 256, 8, 3, 2, true}, {GGML_TYPE_IQ2_XS, 512, 8, 3, 2, true},
+    {GGML_TYPE_IQ2_S, 1024, 8, 3, 1, false}, {GGML_TYPE_IQ3_XXS, 256, 4, 8, 2, true},
+    {GGML_TYPE_IQ3_S, 512, 4, 8, 3, true},
 };
 
 static int code(unsigned word, int bits, int i)
@@ -74,6 +76,35 @@ static void check_word(unsigned word, const struct quant_grid *g, int distances)
         assert_int_equal(words[i], g->points[list[i < n ? i : n - 1].point]);
 }
 
+/* Whether each coordinate of b is that of a or c, or between them. */
+static bool between(unsigned a, unsigned b, unsigned c, const struct quant_grid *g)
+{
+    for (int i = 0; i < g->size; i++) {
+        const int x = code(a, g->bits, i), y = code(b, g->bits, i), z = code(c, g->bits, i);
+        if ((y < x && y < z) || (y > x && y > z))
+            return false;
+    }
+    return true;
+}
+
+/* A neighbour is left out if and only if one before it, left out or not, is between it and the word. */
+static void check_short_list(unsigned word, const struct quant_grid *g)
+{
+    const uint16_t *all = grid_list(g, g->map[word]), *few = grid_list(g, g->map[word + GRID_SHORT]);
+    const int n = grid_steps(g->map[word]) * GRID_STEP, n_few = grid_steps(g->map[word + GRID_SHORT]);
+    int at = 0;
+    for (int k = 0; k < n; k++) {
+        bool needed = true;
+        for (int j = 0; j < k && needed; j++)
+            needed = !between(word, all[j], all[k], g);
+        if (needed)
+            assert_int_equal(few[at++], all[k]);
+    }
+    assert_int_equal(n_few, (at + GRID_STEP - 1) / GRID_STEP);
+    for (int k = at; k % GRID_VECTOR != 0; k++)
+        assert_int_equal(few[k], few[at - 1]);
+}
+
 static void every_word(void **state)
 {
     (void)state;
@@ -90,9 +121,13 @@ static void every_word(void **state)
                 continue;
             if (g->map[word] >= 0) {
                 assert_int_equal(g->points[g->map[word]], word);
+                if (expected[k].shortens)
+                    assert_int_equal(g->map[word + GRID_SHORT], g->map[word]);
                 on_grid++;
             } else if (word % step == 0) {
                 check_word(word, g, expected[k].distances);
+                if (expected[k].shortens)
+                    check_short_list(word, g);
             }
         }
         assert_int_equal(on_grid, g->n_points); /* no point occurs twice */
