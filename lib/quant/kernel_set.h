@@ -2,9 +2,11 @@
  * SPDX-License-Identifier: MIT
  *
  * Before: a vocabulary of lanes (lanes_avx2.h says what it must have), and SET, the name of the set. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
+#include "quant/grids.h"
 #include "quant/kernels.h"
 
 #include "quant/numbers.h"
@@ -22,6 +24,8 @@
 
 #include "quant/search_iq4.h"
 
+#include "quant/search_grid.h"
+
 static const struct quant_kernel kernels[] = {
     {GGML_TYPE_Q4_0, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q4_0},
     {GGML_TYPE_Q5_0, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q5_0},
@@ -35,6 +39,11 @@ static const struct quant_kernel kernels[] = {
     {GGML_TYPE_Q6_K, 16, WEIGHT_SQUARE, WEIGHT_RAW, encode_q6_k},
     {GGML_TYPE_IQ4_NL, 32, WEIGHT_SQUARE, WEIGHT_BLOCK, encode_iq4_nl},
     {GGML_TYPE_IQ4_XS, 32, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq4_xs},
+    {GGML_TYPE_IQ2_XXS, 32, WEIGHT_GGML, WEIGHT_SUPER, encode_iq2_xxs},
+    {GGML_TYPE_IQ2_XS, 16, WEIGHT_GGML, WEIGHT_SUPER, encode_iq2_xs},
+    {GGML_TYPE_IQ2_S, 16, WEIGHT_HALF_SUPER, WEIGHT_SUPER_2, encode_iq2_s},
+    {GGML_TYPE_IQ3_XXS, 32, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq3_xxs},
+    {GGML_TYPE_IQ3_S, 32, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq3_s},
 };
 
 const struct quant_kernel_set KERNEL_SET = {

@@ -121,8 +121,21 @@ LANE vi i_pick(vm m, vi a, vi b)
     return (vi)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)m);
 }
 
-/* Entries of a table by the lowest three (four) bits of the lanes of `at`. A table of eight (sixteen) fills
- * as many vectors as it needs, its first entries repeated if it needs less than one. */
+LANE vi i_load(const int32_t *p)
+{
+    return (vi)_mm256_loadu_si256((const __m256i *)p);
+}
+LANE void i_store(int32_t *p, vi a)
+{
+    _mm256_storeu_si256((__m256i *)p, (__m256i)a);
+}
+
+/* Entries of a table by the lowest two (three, four) bits of the lanes of `at`. A table fills as many vectors
+ * as it needs, its first entries repeated if it needs less than one. */
+LANE vf f_of_four(const vf *table, vi at)
+{
+    return (vf)_mm256_permutevar_ps((__m256)*table, (__m256i)at);
+}
 LANE vf f_of_eight(const vf *table, vi at)
 {
     return (vf)_mm256_permutevar8x32_ps((__m256)*table, (__m256i)at);
@@ -164,5 +177,22 @@ LANE vf f_least_of_all(vf a)
     x = _mm256_min_ps(x, _mm256_permute_ps(x, 0x4e));
     return (vf)_mm256_min_ps(x, _mm256_permute_ps(x, 0xb1));
 }
+
+/* Stores the lanes where m holds one after another; returns how many. Others may follow them, up to LANES. */
+LANE int i_squeeze(int32_t *to, vm m, vi a)
+{
+    static const uint32_t order[16] = {0,      0x00,     0x01,     0x0100,    0x02,   0x0200,
+                                       0x0201, 0x020100, 0x03,     0x0300,    0x0301, 0x030100,
+                                       0x0302, 0x030200, 0x030201, 0x03020100};
+    const unsigned bits = m_bits(m), low = bits & 15, high = bits >> 4;
+    __m128i at = _mm_cvtepu8_epi32(_mm_cvtsi32_si128((int)order[low]));
+    _mm_storeu_ps((float *)to, _mm_permutevar_ps(_mm256_castps256_ps128((__m256)a), at));
+    to += __builtin_popcount(low);
+    at = _mm_cvtepu8_epi32(_mm_cvtsi32_si128((int)order[high]));
+    _mm_storeu_ps((float *)to, _mm_permutevar_ps(_mm256_extractf128_ps((__m256)a, 1), at));
+    return __builtin_popcount(bits);
+}
+
+#include "quant/lanes_eight.h"
 
 #endif

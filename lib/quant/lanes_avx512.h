@@ -111,6 +111,18 @@ LANE vi i_pick(vm m, vi a, vi b)
 {
     return (vi)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a);
 }
+LANE vi i_load(const int32_t *p)
+{
+    return (vi)_mm512_loadu_si512(p);
+}
+LANE void i_store(int32_t *p, vi a)
+{
+    _mm512_storeu_si512(p, (__m512i)a);
+}
+LANE vf f_of_four(const vf *table, vi at)
+{
+    return (vf)_mm512_permutevar_ps((__m512)*table, (__m512i)at);
+}
 LANE vf f_of_eight(const vf *table, vi at)
 {
     return (vf)_mm512_permutexvar_ps((__m512i)at, (__m512)*table);
@@ -154,5 +166,12 @@ LANE vf f_least_of_all(vf a)
     x = _mm512_min_ps(x, _mm512_permute_ps(x, 0x4e));
     return (vf)_mm512_min_ps(x, _mm512_permute_ps(x, 0xb1));
 }
+LANE int i_squeeze(int32_t *to, vm m, vi a)
+{
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(m, (__m512i)a));
+    return __builtin_popcount(m);
+}
+
+#include "quant/lanes_eight.h"
 
 #endif
