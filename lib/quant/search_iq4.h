@@ -8,8 +8,7 @@
 
 enum { IQ4_UNIT = 32, IQ4_REACH = 7, IQ4_STEPS = 2 * IQ4_REACH + 1, IQ4_TOGETHER = 5 };
 
-/* ---- The nearest of the values
- * ----------------------------------------------------------------------------- */
+/* ---- The nearest of the values ---------------------------------------------------------------------- */
 
 /* The values, and the middles between neighbours as a search finds them that halves: the eighth, then one of
  * the fourth and the twelfth, and so on. ggml takes the upper neighbour from the middle on. */
@@ -39,11 +38,11 @@ LANE vf iq4_value(vf t)
     return f_of_sixteen((const vf *)iq4_values, iq4_code(t));
 }
 
-/* ---- The search ---------------------------------------------------------------------------------------- */
+/* ---- The search ------------------------------------------------------------------------------------- */
 
-/* From the first to the last step a weight moves by a ninth at most. The middles are further apart than that,
- * so it meets one of them or none: two values are all that it can have. What they add to the sums of a fit.
- */
+/* From the first step to the last a weight's place shrinks from 134 to 120 parts, and of two middles on the
+ * same side of zero the outer one is larger by a fifth at least: a weight meets one middle or none, so that
+ * it has one of two values in all steps. What either adds to the sums of a fit. */
 struct iq4_choices {
     _Alignas(64) float middle[IQ4_UNIT * LANES];
     _Alignas(64) float low_qx[IQ4_UNIT * LANES], high_qx[IQ4_UNIT * LANES];
@@ -54,8 +53,8 @@ LANE void iq4_choose(struct iq4_choices *c, const float *x, const float *w, vf f
 {
     for (int i = 0; i < IQ4_UNIT * LANES; i += LANES) {
         vf v = f_load(x + i), weight = f_load(w + i);
-        vf a = iq4_value(first_scale * v), b = iq4_value(last_scale * v), low = f_least(a, b),
-           high = f_most(a, b);
+        vf a = iq4_value(first_scale * v), b = iq4_value(last_scale * v);
+        vf low = f_least(a, b), high = f_most(a, b);
         f_store(c->middle + i, (low + high) * 0.5f);
         f_store(c->low_qx + i, weight * low * v);
         f_store(c->high_qx + i, weight * high * v);
@@ -115,8 +114,7 @@ LANE void iq4_search(float *scales, const struct batch *b)
         f_store(scales + u, iq4_tile(b->x + u * IQ4_UNIT, b->w + u * IQ4_UNIT));
 }
 
-/* ---- Blocks ----------------------------------------------------------------------------------------------
- */
+/* ---- Blocks ----------------------------------------------------------------------------------------- */
 
 /* The codes of a unit's weights under a scale, in their order. */
 LANE void iq4_codes(uint8_t *codes, const float *x, float scale)

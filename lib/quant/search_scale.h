@@ -16,10 +16,10 @@ struct scale_fit {
     float scale[MAX_UNITS];
     float code_scale[MAX_UNITS]; /* codes are those of code_scale * x, */
     int32_t offset[MAX_UNITS];   /* plus this: nothing in a unit of zeros */
-    uint8_t codes[BATCH];        /* only after sweep_search: [tile][weight in the unit][lane] */
+    uint8_t codes[BATCH];        /* after sweep_search, in tiles as the weights are */
 };
 
-/* ---- The search ---------------------------------------------------------------------------------------- */
+/* ---- The search ------------------------------------------------------------------------------------- */
 
 enum { SCALE_REACH = 9, SCALE_STEPS = 2 * SCALE_REACH + 1, STEPS_TOGETHER = 3 };
 
@@ -116,11 +116,10 @@ LANE void scale_search(struct scale_fit *fit, const struct batch *b, const struc
                    b->w + u * s->unit, s);
 }
 
-/* ---- Q3_K without importances: code after code -----------------------------------------------------------
- */
+/* ---- Q3_K without importances: code after code ------------------------------------------------------ */
 
-/* Codes start from those of step 0, and single ones are changed as long as that helps. A lane in which a
- * sweep changes nothing would not change in another. */
+/* Codes start from those of step 0, and single ones are changed as long as that helps. ggml ends with a sweep
+ * that changes nothing; in its lane another would change nothing either. */
 enum { SWEPT_TOGETHER = 2, SWEEPS = 5 }; /* tiles; sweeps at most */
 
 /* A weight of a tile; returns the lanes in which its code changed. */
@@ -186,8 +185,7 @@ LANE void sweep_search(struct scale_fit *fit, const struct batch *b, const struc
         sweep_tiles(fit, b, first, s, 1);
 }
 
-/* ---- Codes -----------------------------------------------------------------------------------------------
- */
+/* ---- Codes ------------------------------------------------------------------------------------------ */
 
 /* The codes that the search found for a unit's weights, in their order. */
 LANE void scale_first_codes(uint8_t *codes, const struct batch *b, const struct scale_fit *fit, int u,
@@ -225,22 +223,22 @@ LANE void scale_codes(uint8_t *codes, const struct batch *b, const struct scale_
     }
 }
 
-/* ---- Q4_0, Q5_0 ------------------------------------------------------------------------------------------
- */
+/* ---- Q4_0, Q5_0 ------------------------------------------------------------------------------------- */
 
 LANE void encode_scale_32(const struct batch *b, uint8_t *out, int top)
 {
     const struct scale_spec spec = {32, top, false};
     struct scale_fit fit;
+    uint8_t codes[BATCH];
     scale_search(&fit, b, &spec);
     for (int u = 0; u < b->n_units; u++)
-        scale_first_codes(fit.codes + u * 32, b, &fit, u, &spec);
+        scale_first_codes(codes + u * 32, b, &fit, u, &spec);
     for (int u = 0; u < b->n_units; u++, out += top == 8 ? 18 : 22) {
         store_fp16(out, fit.scale[u]);
         if (top == 8)
-            store_nibbles(out + 2, fit.codes + u * 32, 16);
+            store_nibbles(out + 2, codes + u * 32, 16);
         else
-            store_five_bits(out + 2, fit.codes + u * 32);
+            store_five_bits(out + 2, codes + u * 32);
     }
 }
 
@@ -260,8 +258,7 @@ static void encode_q5_0(const struct batch *b, uint8_t *out)
         encode_plain(b, out, 31, true);
 }
 
-/* ---- Q3_K, Q6_K: the scales of a super-block share a factor -----------------------------------------------
- */
+/* ---- Q3_K, Q6_K: the scales of a super-block share a factor ----------------------------------------- */
 
 /* Of n scales the one with the largest magnitude; of equals the first. */
 LANE float largest_scale(const float *scale, int n)
