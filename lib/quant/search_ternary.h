@@ -27,20 +27,25 @@
  * addition and a comparison for each choice of shifts.
  *
  * Why the result is ggml's. ggml replaces its best by a split whose computed score is above the best's by more
- * than K = 5 * 2^-24 in proportion, and never by one that is below it by more. Among the scores from (1 - H) of
- * the highest one up there is, if H is more than (N + 1) K for N splits and choices, a gap of K without any.
- * The first split above the gap replaces the best whatever that is, and nothing below the gap does from then
- * on. So the end is the same for any subset of the splits, tried in ggml's order, that holds all within H of
- * the highest: N is at most 1122, H 3.4e-4. SPLIT_MARGIN is more than H by what rounding can make of both
- * sides: with A the sum of |w x| and W of w, the highest score is at least 0.6 A^2 / W, since the split by sign has
- * that, at most 81 A^2 / W, and sum_q2 at least W / 64, from which follow errors below 3e-4 if no sum
- * overflows or is nearly denormal. Units for which that is not certain try all splits. */
+ * than K = 5 * 2^-24 in proportion, and never by one that is below it by more. If among the scores from
+ * (1 - H) of the highest one up to it there is a gap of K without any, then the first split above the gap
+ * replaces the best whatever that is, nothing below the gap does from then on, and so the end is the same for
+ * every subset of the splits, tried in ggml's order, that holds all above the gap. There is a gap if fewer
+ * than H / K splits, with the choices, have such a score. So H is small at first, and if as many splits had to
+ * be tried, all is done again with an H for which there cannot be as many: 1122 of IQ1_S, 612 of IQ1_M.
+ *
+ * What rounding makes of both sides, and of the sums that ggml computes, is bounded by the slack: with A the
+ * sum of |w x| and W of w it is less than 200 A^2 2^-24 + 100 T W 2^-24. (The highest score is at least
+ * 0.6 A^2 / W, for the split by sign has that, and at most 81 A^2 / W, as sum_q2 is at least W / 64.) Units of
+ * which it is not certain that nothing overflows or is nearly denormal try all splits. */
 
-#define SPLIT_MARGIN (1.0f / 2048)
-#define SHIFT 0.125f
+#define NEAR_BEST 0x1p-15f /* H at first */
+#define NEAR_ENOUGH 100    /* as many splits are too many for it */
+#define NEAR_ANY 0x1p-11f  /* H then */
 #ifndef SEED_STEPS
 #define SEED_STEPS 2
 #endif
+#define SHIFT 0.125f
 
 enum {
     TERNARY_UNIT = 32,   /* most weights in a unit */
@@ -62,7 +67,9 @@ struct ternary_tile {
     /* What rules splits out, of each choice. */
     vf c[TERNARY_CHOICES], e[TERNARY_CHOICES], d[TERNARY_CHOICES][TERNARY_UNIT + 1];
     vf high_end[TERNARY_CHOICES][TERNARY_UNIT + 1 + TERNARY_PAD];
-    vf bound, slack;
+    vf floor; /* a score that the best is known to have */
+    vf slack_x, slack_w; /* the slack is slack_x + T * slack_w */
+    vm certain;
     /* The best split. */
     vf score, scale;
     vi low, high, choice;
@@ -79,6 +86,8 @@ struct ternary_fit {
     int32_t empty[MAX_UNITS];  /* -1: nothing is coded; 0 */
     int32_t off[MAX_UNITS];    /* -1: the word of a group was no point; 0 */
     bool failed[MAX_UNITS];    /* no neighbour has an error that is a number */
+    int32_t near[MAX_UNITS];   /* bit k: the short list of neighbours serves for group k */
+    int32_t certain[MAX_UNITS]; /* -1: nothing overflows; 0 */
 };
 
 /* Half h of a unit has the negative shift in choice k. */
@@ -164,8 +173,6 @@ LANE void sort_tile(struct ternary_tile *t, const float *x, const float *w, int 
 LANE void try_sums(struct ternary_tile *t, vf qx, vf q2, int low, int high, int choice)
 {
     vm won = m_and(f_lt(f_set(0), q2), f_lt(t->score * q2, qx * qx));
-    if (m_bits(won) == 0)
-        return;
     vf scale = qx / q2;
     t->scale = f_pick(won, scale, t->scale);
     t->score = f_pick(won, scale * qx, t->score);
@@ -214,8 +221,6 @@ LANE void make_terms(struct ternary_tile *t, int n)
             }
         }
     }
-    for (int k = 0; k < TERNARY_CHOICES; k++)
-        t->qx_before[k] = t->q2_before[k] = f_set(0);
 }
 
 /* The k-th choice that ggml tries, of n_choices. */
@@ -272,20 +277,22 @@ LANE void make_sums(struct ternary_tile *t, vm alive, const struct ternary_spec 
     }
     vf square = magnitude * magnitude, least_score = square / sum_w;
     vf lowest = f_least(f_least(square, sum_w), least_score), most = f_most(f_most(square, sum_w), least_score);
-    vm certain = m_and(f_le(f_set(0x1p-96f), lowest), f_le(most, f_set(0x1p96f)));
-    certain = m_andnot(certain, f_ne(least_w, f_set(0)));
-    t->bound = f_pick(certain, 0.6f * least_score, f_set(0));
-    t->slack = f_pick(certain, f_set(0), f_set(INFINITY));
-    t->slack = f_pick(alive, t->slack, f_set(-INFINITY));
+    vm in_range = m_and(f_le(f_set(0x1p-96f), lowest), f_le(most, f_set(0x1p96f)));
+    t->certain = m_andnot(in_range, f_ne(least_w, f_set(0)));
+    t->floor = f_pick(t->certain, 0.6f * least_score, f_set(0));
+    t->slack_x = f_pick(t->certain, 0x1p-16f * square, f_set(INFINITY));
+    t->slack_x = f_pick(alive, t->slack_x, f_set(-INFINITY));
+    t->slack_w = f_pick(t->certain, 0x1p-17f * sum_w, f_set(0));
 }
 
-LANE void set_bound(struct ternary_tile *t, vf score, const struct ternary_spec *s)
+/* One end of the inequality for a bound on the score. */
+LANE void set_high_ends(struct ternary_tile *t, vf bound, const struct ternary_spec *s)
 {
     const int choices = n_choices(s);
-    t->bound = f_most(t->bound, (1 - SPLIT_MARGIN) * score);
     for (int k = 0; k < choices; k++)
         for (int i = 0; i <= s->unit; i++)
-            t->high_end[k][i] = t->sum_x[i] * (t->sum_x[i] - 2 * t->c[k]) + t->bound * (t->d[choices - 1 - k][i] - t->e[k]);
+            t->high_end[k][i] =
+                t->sum_x[i] * (t->sum_x[i] - 2 * t->c[k]) + bound * (t->d[choices - 1 - k][i] - t->e[k]);
 }
 
 /* Lanes in which a split cannot win with any choice. */
@@ -330,7 +337,7 @@ LANE void seed_grid(struct ternary_seed *best, const struct ternary_tile *t, con
     const int step = s->unit / 8, choices = n_choices(s);
     for (int low = step; low <= s->unit / 2; low += step)
         for (int high = s->unit / 2; high <= s->unit - step; high += step)
-            for (int k = 0; k < choices; k++)
+            for (int k = 0; k < choices; k += choices - 1)
                 seed_choice(best, t->c[k] - t->sum_x[low] - t->sum_x[high],
                             t->e[k] + t->d[k][low] - t->d[choices - 1 - k][high], k, choices);
 }
@@ -364,44 +371,101 @@ LANE vf seed_score(const struct ternary_tile *t, const struct ternary_spec *s)
     return best.score;
 }
 
-LANE void try_splits(struct ternary_tile *t, const struct ternary_spec *s)
+/* Tries the splits of a row, those with one `low`, that are not ruled out; returns how many. */
+LANE int try_row(struct ternary_tile *t, vf bound, int low, const struct ternary_spec *s)
 {
     const int n = s->unit, choices = n_choices(s);
     const unsigned all = (1u << LANES) - 1;
-    for (int low = 0; low <= n; low++) {
-        vf low_end[TERNARY_CHOICES], twice_sum = 2 * t->sum_x[low];
-        for (int k = 0; k < choices; k++) {
-            vf rest = t->c[k] - t->sum_x[low];
-            low_end[k] = t->bound * t->d[k][low] - rest * rest - t->slack;
-        }
-        for (int high = low; high <= n; high += 1 + TERNARY_PAD) {
-            vm out = ruled_out(t, twice_sum, low_end, high, choices);
-            for (int i = 1; i <= TERNARY_PAD; i++)
-                out = m_and(out, ruled_out(t, twice_sum, low_end, high + i, choices));
-            if (m_bits(out) == all)
-                continue;
-            for (int i = high; i <= high + TERNARY_PAD && i <= n; i++)
-                for (int k = 0; k < choices; k++) {
-                    vf product = twice_sum * t->sum_x[i];
-                    if (m_bits(f_lt(product + t->high_end[k][i], low_end[k])) != all)
-                        try_split(t, low, i, k, s);
-                }
-        }
-        vm higher = f_lt(1.01f * t->bound, t->score);
-        if (m_bits(higher) != 0)
-            set_bound(t, t->score, s);
-        if (s->halves && low < n)
-            for (int k = 0; k < choices; k++) {
-                t->qx_before[k] += t->qx[k][0][low];
-                t->q2_before[k] += t->q2[k][0][low];
-            }
+    vf low_end[TERNARY_CHOICES], twice_sum = 2 * t->sum_x[low], slack = t->slack_x + bound * t->slack_w;
+    int tried = 0;
+    for (int k = 0; k < choices; k++) {
+        vf rest = t->c[k] - t->sum_x[low];
+        low_end[k] = bound * t->d[k][low] - rest * rest - slack;
     }
+    for (int high = low; high <= n; high += 1 + TERNARY_PAD) {
+        vm out = ruled_out(t, twice_sum, low_end, high, choices);
+        for (int i = 1; i <= TERNARY_PAD; i++)
+            out = m_and(out, ruled_out(t, twice_sum, low_end, high + i, choices));
+        if (m_bits(out) == all)
+            continue;
+        unsigned left = 0;
+        for (int i = 0; i <= TERNARY_PAD; i++)
+            for (int k = 0; k < choices; k++) {
+                vf product = twice_sum * t->sum_x[high + i];
+                unsigned bits = m_bits(f_lt(product + t->high_end[k][high + i], low_end[k]));
+                left |= (unsigned)(bits != all) << (i * choices + k);
+            }
+        if (high + TERNARY_PAD > n)
+            left &= (1u << ((n + 1 - high) * choices)) - 1;
+        tried += __builtin_popcount(left);
+        for (; left; left &= left - 1) {
+            int at = __builtin_ctz(left);
+            try_split(t, low, high + at / choices, at % choices, s);
+        }
+    }
+    return tried;
+}
+
+/* Tries all splits that may have a score within the margin of the best; returns how many. */
+LANE int try_splits(struct ternary_tile *t, float margin, const struct ternary_spec *s)
+{
+    const int choices = n_choices(s);
+    vf floor = t->floor, bound = (1 - margin) * floor;
+    int tried = 0;
+    t->score = f_set(-FLT_MAX);
+    t->low = t->high = t->choice = i_set(-1);
+    for (int k = 0; k < TERNARY_CHOICES; k++)
+        t->qx_before[k] = t->q2_before[k] = f_set(0);
+    set_high_ends(t, bound, s);
+    for (int low = 0; low <= s->unit; low++) {
+        tried += try_row(t, bound, low, s);
+        t->floor = f_most(t->floor, t->score);
+        if (m_bits(f_lt(1.005f * floor, t->floor)) != 0) {
+            floor = t->floor;
+            bound = (1 - margin) * floor;
+            set_high_ends(t, bound, s);
+        }
+        if (!s->halves || low == s->unit)
+            continue;
+        for (int k = 0; k < choices; k++) {
+            t->qx_before[k] += t->qx[k][0][low];
+            t->q2_before[k] += t->q2[k][0][low];
+        }
+    }
+    return tried;
 }
 
 /* 2 - code of each. */
 LANE vi turned_codes(vi words)
 {
     return words ^ (~i_up(words, i_set(1)) & (int32_t)0xaaaaaaaa);
+}
+
+/* The lowest value in half h of the units. */
+LANE vf least_value(vi choice, int h)
+{
+    return f_pick(i_eq(choice & (2 >> h), i_set(0)), f_set(ternary_value(0, false)), f_set(ternary_value(0, true)));
+}
+
+/* Bit k: every weight of group k is as near to its code's value as to any. */
+LANE vi near_groups(const float *x, vf scale, vi choice, const vi *words, const struct ternary_spec *s)
+{
+    vi near = i_set(0);
+    for (int k = 0; k < s->unit / 8; k++) {
+        vf least = least_value(choice, 8 * k >= s->unit / 2);
+        vf value[3];
+        for (int code = 0; code < 3; code++)
+            value[code] = scale * ((float)code + least);
+        vm all = m_not(m_none());
+        for (int i = 0; i < 8; i++) {
+            vf v = f_load(x + (8 * k + i) * LANES);
+            vf code = f_from((words[k / 2] >> (16 * (k % 2) + 2 * i)) & 3);
+            vf nearest = f_least(f_least(f_abs(value[0] - v), f_abs(value[1] - v)), f_abs(value[2] - v));
+            all = m_and(all, f_le(f_abs(scale * (code + least) - v), nearest));
+        }
+        near |= i_pick(all, i_set(1 << k), i_set(0));
+    }
+    return near;
 }
 
 /* Step 1 for the units from `first` on. */
@@ -418,11 +482,10 @@ LANE void split_tile(struct ternary_fit *fit, const struct batch *b, int first, 
     make_sums(&t, alive, s);
     if (s->halves)
         make_terms(&t, n);
-    t.score = f_set(-FLT_MAX);
     t.scale = most;
-    t.low = t.high = t.choice = i_set(-1);
-    set_bound(&t, seed_score(&t, s), s);
-    try_splits(&t, s);
+    t.floor = f_most(seed_score(&t, s), t.floor);
+    if (try_splits(&t, NEAR_BEST, s) >= NEAR_ENOUGH)
+        try_splits(&t, NEAR_ANY, s);
     vm empty = m_or(m_not(alive), i_lt(t.low, i_set(0)));
     vi words[2] = {i_set(0), i_set(0)};
     for (int i = 0; i < n; i++) {
@@ -432,32 +495,56 @@ LANE void split_tile(struct ternary_fit *fit, const struct batch *b, int first, 
             words[1] |= i_up(code, 2 * t.order[i] - 32);
     }
     vm turned = f_lt(t.scale, f_set(0));
-    for (int h = 0; h < 2; h++)
-        i_store(fit->words[h] + first, i_pick(turned, turned_codes(words[h]), words[h]));
-    i_store(fit->choice + first, i_pick(turned, 3 - t.choice, t.choice));
-    f_store(fit->scale + first, f_pick(turned, -t.scale, t.scale));
+    vf scale = f_pick(turned, -t.scale, t.scale);
+    vi choice = i_pick(turned, 3 - t.choice, t.choice);
+    for (int h = 0; h < 2; h++) {
+        words[h] = i_pick(turned, turned_codes(words[h]), words[h]);
+        i_store(fit->words[h] + first, words[h]);
+    }
+    i_store(fit->choice + first, choice);
+    f_store(fit->scale + first, scale);
     i_store(fit->empty + first, i_pick(empty, i_set(-1), i_set(0)));
+    i_store(fit->certain + first, i_pick(t.certain, i_set(-1), i_set(0)));
+    i_store(fit->near + first, i_pick(t.certain, near_groups(x, scale, choice, words, s), i_set(0)));
 }
 
 /* ---- Points ------------------------------------------------------------------------------------------------ */
 
-/* The word of the neighbour that replaces a group's, or -1. */
-LANE int32_t ternary_neighbour(const float *x, const float *w, float scale, bool minus, const struct quant_grid *g,
-                               int32_t entry)
+/* A group of weights that is coded anew. */
+struct ternary_group {
+    const float *x, *w;
+    float scale;
+    bool minus;
+};
+
+/* The neighbour that replaces a word. */
+LANE uint16_t ternary_neighbour(const struct ternary_group *of, const struct quant_grid *g, int32_t entry)
 {
-    static const float values[2][16] = {
-        {-0.875f, 0.125f, 1.125f, 0, -0.875f, 0.125f, 1.125f, 0, -0.875f, 0.125f, 1.125f, 0, -0.875f, 0.125f, 1.125f, 0},
-        {-1.125f, -0.125f, 0.875f, 0, -1.125f, -0.125f, 0.875f, 0, -1.125f, -0.125f, 0.875f, 0, -1.125f, -0.125f, 0.875f, 0}};
-    vf terms[8][TABLE_PARTS], q = f_set(scale) * f_load(values[minus]);
+    static const float values[2][8] = {{-0.875f, 0.125f, 1.125f, 0, -0.875f, 0.125f, 1.125f, 0},
+                                       {-1.125f, -0.125f, 0.875f, 0, -1.125f, -0.125f, 0.875f, 0}};
+    static const struct grid_search search = {.size = 8, .bits = 2};
+    ef terms[8], scaled = e_set(of->scale) * e_load(values[of->minus]);
     for (int i = 0; i < 8; i++) {
-        vf d = q - f_set(x[i]);
-        terms[i][0] = f_set(w[i]) * d * d;
+        ef d = scaled - e_set(of->x[i]);
+        terms[i] = e_set(of->w[i]) * d * d;
     }
-    return nearest_neighbour(terms, grid_list(g, entry), (grid_steps(entry) * GRID_STEP + LANES - 1) / LANES, 8, 2);
+    return grid_nearest(terms, grid_list(g, entry), grid_steps(entry), &search);
+}
+
+/* Whether the error that ggml computes is one that can be the least. */
+static bool has_error(const struct ternary_group *of, unsigned word)
+{
+    float error = 0;
+    for (int i = 0; i < 8; i++) {
+        float d = of->scale * ternary_value(word >> (2 * i) & 3, of->minus) - of->x[i];
+        error += of->w[i] * d * d;
+    }
+    return error < FLT_MAX;
 }
 
 /* Step 2 but for the scale. */
-LANE void unit_points(struct ternary_fit *fit, const struct batch *b, int u, const struct quant_grid *g, const struct ternary_spec *s)
+LANE void unit_points(struct ternary_fit *fit, const struct batch *b, int u, const struct quant_grid *g,
+                      const struct ternary_spec *s)
 {
     fit->off[u] = 0;
     fit->failed[u] = false;
@@ -468,17 +555,18 @@ LANE void unit_points(struct ternary_fit *fit, const struct batch *b, int u, con
         return;
     }
     for (int k = 0; k < s->unit / 8; k++) {
-        int32_t *words = &fit->words[k / 2][u];
         const int up = 16 * (k % 2), at = u * s->unit + 8 * k;
-        const uint32_t word = (uint32_t)*words >> up & 0xffff;
-        if (g->map[word] >= 0)
+        const uint32_t words = (uint32_t)fit->words[k / 2][u], word = words >> up & 0xffff;
+        const int32_t entry = g->map[fit->near[u] >> k & 1 ? word + GRID_SHORT : word];
+        if (entry >= 0)
             continue;
-        const bool minus = shift_is_minus(fit->choice[u], 8 * k >= s->unit / 2);
-        int32_t other = ternary_neighbour(b->src + at, b->weight + at, fit->scale[u], minus, g, g->map[word]);
+        const struct ternary_group of = {b->src + at, b->weight + at, fit->scale[u],
+                                         shift_is_minus(fit->choice[u], 8 * k >= s->unit / 2)};
+        const uint32_t other = ternary_neighbour(&of, g, entry);
+        if (!fit->certain[u] && !has_error(&of, other))
+            fit->failed[u] = true;
         fit->off[u] = -1;
-        fit->failed[u] |= other < 0;
-        if (other >= 0)
-            *words = (int32_t)((uint32_t)*words ^ (word ^ (uint32_t)other) << up);
+        fit->words[k / 2][u] = (int32_t)(words ^ (word ^ other) << up);
     }
 }
 
@@ -491,7 +579,7 @@ LANE void refit_ternary(struct ternary_fit *fit, const struct batch *b, int firs
     if (m_bits(i_eq(off, i_set(0))) == (1u << LANES) - 1)
         return;
     for (int h = 0; h < 2; h++) {
-        vf least = f_pick(i_eq(choice & (2 >> h), i_set(0)), f_set(ternary_value(0, false)), f_set(ternary_value(0, true)));
+        vf least = least_value(choice, h);
         vi words = i_load(fit->words[s->unit > 16 ? h : 0] + first);
         for (int i = 0; i < s->unit / 2; i++) {
             int at = h * (s->unit / 2) + i;
