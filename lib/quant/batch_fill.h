@@ -113,6 +113,8 @@ static void batch_fill(struct batch *b, const struct batch_source *source, int64
     b->unit = unit;
     b->n_units = count / unit;
     b->weighted = weighting <= WEIGHT_RAW;
+    b->source = source;
+    b->start = start;
     b->src = source->src + start;
     if (weighting == WEIGHT_NONE)
         return;
@@ -122,4 +124,13 @@ static void batch_fill(struct batch *b, const struct batch_source *source, int64
         fill_without(b->weight, b->src, count, unit, weighting);
     lay_out_tiles(b->x, b->src, unit, b->n_units);
     lay_out_tiles(b->w, b->weight, unit, b->n_units);
+}
+
+/* A super-block of the batch by ggml itself. */
+static void block_by_ggml(const struct batch *b, enum ggml_type type, int block, uint8_t *out)
+{
+    const struct batch_source *s = b->source;
+    const int64_t at = b->start + block * SUPER_BLOCK;
+    ggml_quantize_chunk(type, s->src + at, out, 0, 1, SUPER_BLOCK,
+                        s->imatrix ? s->imatrix + at % s->n_per_row : NULL);
 }

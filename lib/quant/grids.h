@@ -30,8 +30,8 @@ struct quant_grid {
     int values;             /* codes are less */
     const uint16_t *points; /* the code word of each */
     /* Of each code word whose coordinates are less than `values`: the index of the point, or ~entry of its
-     * list (grid_list, grid_steps). Of word + GRID_SHORT the same with shorter lists, but for the grids of
-     * IQ1 and IQ2_S: without the neighbours that are never nearest to a group of weights each of which is
+     * list (grid_list, grid_steps). Of word + GRID_SHORT the same with shorter lists, but for the grid of
+     * IQ2_S: without the neighbours that are never nearest to a group of weights each of which is
      * nearest to its code. */
     const int32_t *map;
     const uint16_t *words; /* neighbours, as code words */

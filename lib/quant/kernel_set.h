@@ -4,6 +4,7 @@
  * Before: a vocabulary of lanes (lanes_avx2.h says what it must have), and SET, the name of the set. */
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "quant/grids.h"
@@ -26,6 +27,8 @@
 
 #include "quant/search_grid.h"
 
+#include "quant/search_ternary.h"
+
 static const struct quant_kernel kernels[] = {
     {GGML_TYPE_Q4_0, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q4_0},
     {GGML_TYPE_Q5_0, 32, WEIGHT_NONE, WEIGHT_ROW, encode_q5_0},
@@ -44,6 +47,8 @@ static const struct quant_kernel kernels[] = {
     {GGML_TYPE_IQ2_S, 16, WEIGHT_HALF_SUPER, WEIGHT_SUPER_2, encode_iq2_s},
     {GGML_TYPE_IQ3_XXS, 32, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq3_xxs},
     {GGML_TYPE_IQ3_S, 32, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq3_s},
+    {GGML_TYPE_IQ1_S, 32, WEIGHT_GGML, WEIGHT_SUPER_2, encode_iq1_s},
+    {GGML_TYPE_IQ1_M, 16, WEIGHT_SQUARE, WEIGHT_SUPER_2, encode_iq1_m},
 };
 
 const struct quant_kernel_set KERNEL_SET = {

@@ -41,6 +41,8 @@ enum weighting {
 struct batch {
     int unit, n_units; /* weights in a unit; units */
     bool weighted;     /* with importances */
+    const struct batch_source *source;
+    int64_t start;     /* the first weight's place in the source */
     const float *src;  /* the weights as they came, n_units * unit of them */
     /* Tiles of LANES units each, [tile][weight in the unit][lane]; lanes without a unit hold zeros. */
     _Alignas(64) float x[BATCH], w[BATCH];

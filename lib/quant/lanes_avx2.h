@@ -193,6 +193,26 @@ LANE int i_squeeze(int32_t *to, vm m, vi a)
     return __builtin_popcount(bits);
 }
 
+/* 0, 1, 2, ... */
+LANE vi i_lanes(void)
+{
+    return (vi)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+}
+/* Bits shifted by the lanes of n: none are left where that is 32 or more, or negative. */
+LANE vi i_up(vi a, vi n)
+{
+    return (vi)_mm256_sllv_epi32((__m256i)a, (__m256i)n);
+}
+LANE vi i_down(vi a, vi n)
+{
+    return (vi)_mm256_srlv_epi32((__m256i)a, (__m256i)n);
+}
+/* p[at[k]] in lane k. */
+LANE vf f_gather(const float *p, vi at)
+{
+    return (vf)_mm256_i32gather_ps(p, (__m256i)at, 4);
+}
+
 #include "quant/lanes_eight.h"
 
 #endif

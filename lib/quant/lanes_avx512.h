@@ -172,6 +172,23 @@ LANE int i_squeeze(int32_t *to, vm m, vi a)
     return __builtin_popcount(m);
 }
 
+LANE vi i_lanes(void)
+{
+    return (vi)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+LANE vi i_up(vi a, vi n)
+{
+    return (vi)_mm512_sllv_epi32((__m512i)a, (__m512i)n);
+}
+LANE vi i_down(vi a, vi n)
+{
+    return (vi)_mm512_srlv_epi32((__m512i)a, (__m512i)n);
+}
+LANE vf f_gather(const float *p, vi at)
+{
+    return (vf)_mm512_i32gather_ps((__m512i)at, p, 4);
+}
+
 #include "quant/lanes_eight.h"
 
 #endif
