@@ -1,5 +1,5 @@
-/* search_affine.h - scale and least value of a unit: Q4_1, Q5_1, Q2_K, Q4_K, Q5_K.  SPDX-License-Identifier:
- * MIT
+/* search_affine.h - scale and least value of a unit: Q4_1, Q5_1, Q2_K, Q4_K, Q5_K.
+ * SPDX-License-Identifier: MIT
  *
  * Part of a set of kernels (kernels.h). A weight is code * scale - least, codes 0 to `top`. Tried are the
  * scales that stretch the range of the unit over top + offset codes; the codes that each gives are fitted by
