@@ -81,8 +81,8 @@ static void fill_with_importances(float *weight, const struct batch_source *s, i
             memcpy(weight + i, s->imatrix + column, sizeof(float) * (size_t)run);
         } else {
             float sum = weighting == WEIGHT_ROW ? s->row_squares[row] : squares[i / run];
-            weigh(weight + i, s->src + start + i, s->imatrix + column, sigma2_of(sum, weighting, s->n_per_row),
-                  run);
+            weigh(weight + i, s->src + start + i, s->imatrix + column,
+                  sigma2_of(sum, weighting, s->n_per_row), run);
         }
         column += run;
         if (column == s->n_per_row) {

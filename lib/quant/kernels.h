@@ -37,11 +37,11 @@ enum weighting {
 
 /* So many weights, whole blocks of the type and at most BATCH, laid out for one family of searches. */
 struct batch {
-    int unit, n_units; /* weights in a unit; units */
-    bool weighted;     /* with importances */
-    const struct batch_source *source;
-    int64_t start;     /* the first weight's place in the source */
-    const float *src;  /* the weights as they came, n_units * unit of them */
+    int unit, n_units;                 /* weights in a unit; units */
+    bool weighted;                     /* with importances */
+    const struct batch_source *source; /* where the weights are from */
+    int64_t start;                     /* the first one's place there */
+    const float *src;                  /* the weights as they came, n_units * unit of them */
     /* Tiles of LANES units each, [tile][weight in the unit][lane]; lanes without a unit hold zeros. */
     _Alignas(64) float x[BATCH], w[BATCH];
     _Alignas(64) float weight[BATCH]; /* w in the order of src */
@@ -54,6 +54,18 @@ struct batch_source {
     const float *row_squares; /* of each row: the sum of squares; for WEIGHT_ROW only */
     int64_t n_per_row;
 };
+
+/* A weight and its place. */
+struct quant_pair {
+    float value;
+    int32_t place;
+};
+
+/* Sorts by value as ggml does: equal values in the order that the C library's qsort gives them. */
+void quant_sort_pairs(struct quant_pair *pairs, int n);
+
+/* Whether that is the order in which they were, for up to 32 pairs. */
+bool quant_sort_is_stable(void);
 
 typedef void batch_fill_function(struct batch *b, const struct batch_source *source, int64_t start, int count,
                                  int unit, enum weighting weighting);
@@ -75,15 +87,15 @@ struct quant_kernel_set {
     void (*row_squares)(float *sums, const float *src, int64_t n_rows, int64_t n_per_row);
 };
 
-/* The sets that this program holds and the processor can run, best first; the last is always ggml alone, NULL.
- * ALLOT_QUANT_KERNELS=NAME in the environment leaves out those before NAME ("ggml": all). */
+/* The sets that this program holds and the processor can run, best first; the last is always ggml alone,
+ * NULL. ALLOT_QUANT_KERNELS=NAME in the environment leaves out those before NAME ("ggml": all). */
 const struct quant_kernel_set *const *quant_kernel_sets(void);
 
 /* As ggml_quantize_chunk, by a kernel of the set. Weights must be finite and below QUANT_KERNEL_MOST in
  * magnitude: sums of their squares must not overflow. */
 #define QUANT_KERNEL_MOST 1e17f
-void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel, const float *src,
-                       void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix);
+void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel,
+                       const float *src, void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix);
 
 /* The kernel of the chosen set for the type, NULL if ggml is to be called: because there is none, because
  * ALLOT_QUANT_KERNELS says so, or because it gave other bytes than the linked ggml when it was first asked

@@ -1,9 +1,9 @@
 /* search_ternary.h - weights of three values: IQ1_S and IQ1_M.  SPDX-License-Identifier: MIT
  *
  * Part of a set of kernels (kernels.h); grids.h says what a grid and a code word are. A weight is
- * scale * (code - 1 + shift), the code 0, 1 or 2 and the shift 1/8 or -1/8 for a unit of IQ1_S, for either half
- * of a unit of IQ1_M; the codes of a group of eight must be a point of the grid. A unit is coded in three
- * steps:
+ * scale * (code - 1 + shift), the code 0, 1 or 2 and the shift 1/8 or -1/8 for a unit of IQ1_S, for either
+ * half of a unit of IQ1_M; the codes of a group of eight must be a point of the grid. A unit is coded in
+ * three steps:
  *
  *   1. Its weights are sorted. A *split* of them, the first `low` with code 0 and those from `high` on with
  *      code 2, and a choice of shifts has a best scale, sum_qx / sum_q2, and a score, sum_qx^2 / sum_q2, by
@@ -24,32 +24,30 @@
  *     2 S(low) S(high) + { S(high)^2 - 2 c S(high) + T (D'(high) - e) } < T D(low) - (c - S(low))^2,
  *
  * where each side and the braces depend on one end of the split only: a multiplication for the split, an
- * addition and a comparison for each choice of shifts.
+ * addition and a comparison for each choice of shifts. T comes from the score of a good split, found by a
+ * coarse search and one step from the scale of its best to the split that is best for that scale.
  *
- * Why the result is ggml's. ggml replaces its best by a split whose computed score is above the best's by more
- * than K = 5 * 2^-24 in proportion, and never by one that is below it by more. If among the scores from
+ * Why the result is ggml's. ggml replaces its best by a split whose computed score is above the best's by
+ * more than K = 5 * 2^-24 in proportion, and never by one that is below it by more. If among the scores from
  * (1 - H) of the highest one up to it there is a gap of K without any, then the first split above the gap
  * replaces the best whatever that is, nothing below the gap does from then on, and so the end is the same for
  * every subset of the splits, tried in ggml's order, that holds all above the gap. There is a gap if fewer
- * than H / K splits, with the choices, have such a score. So H is small at first, and if as many splits had to
- * be tried, all is done again with an H for which there cannot be as many: 1122 of IQ1_S, 612 of IQ1_M.
+ * than H / K splits, with the choices, have such a score. So H is small at first, and if as many splits had
+ * to be tried, all is done again with an H for which there cannot be as many: 1122 of IQ1_S, 612 of IQ1_M.
  *
  * What rounding makes of both sides, and of the sums that ggml computes, is bounded by the slack: with A the
  * sum of |w x| and W of w it is less than 200 A^2 2^-24 + 100 T W 2^-24. (The highest score is at least
- * 0.6 A^2 / W, for the split by sign has that, and at most 81 A^2 / W, as sum_q2 is at least W / 64.) Units of
- * which it is not certain that nothing overflows or is nearly denormal try all splits. */
+ * 0.6 A^2 / W, for the split by sign has that, and at most 81 A^2 / W, as sum_q2 is at least W / 64.) Units
+ * of which it is not certain that nothing overflows or is nearly denormal try all splits. */
 
 #define NEAR_BEST 0x1p-15f /* H at first */
 #define NEAR_ENOUGH 100    /* as many splits are too many for it */
 #define NEAR_ANY 0x1p-11f  /* H then */
-#ifndef SEED_STEPS
-#define SEED_STEPS 2
-#endif
 #define SHIFT 0.125f
 
 enum {
     TERNARY_UNIT = 32,   /* most weights in a unit */
-    TERNARY_CHOICES = 4, /* most choices of shifts: bit 1 is set for a minus in the first half, bit 0 in the second */
+    TERNARY_CHOICES = 4, /* most choices of shifts: bit 1: minus in the first half, bit 0: in the second */
     TERNARY_PAD = 3      /* splits are ruled out four at a time */
 };
 
@@ -62,12 +60,14 @@ struct ternary_spec {
 /* A tile of units, sorted by value; [.][lane] all. */
 struct ternary_tile {
     vf x[TERNARY_UNIT], w[TERNARY_UNIT];
-    vi order[TERNARY_UNIT];                             /* places in the unit */
-    vf sum_x[TERNARY_UNIT + 1], sum_w[TERNARY_UNIT + 1]; /* of w x and w of the first i */
+    vi order[TERNARY_UNIT]; /* places in the unit */
+    /* Of w x and w of the first i. */
+    vf sum_x[TERNARY_UNIT + 1 + TERNARY_PAD], sum_w[TERNARY_UNIT + 1];
     /* What rules splits out, of each choice. */
     vf c[TERNARY_CHOICES], e[TERNARY_CHOICES], d[TERNARY_CHOICES][TERNARY_UNIT + 1];
     vf high_end[TERNARY_CHOICES][TERNARY_UNIT + 1 + TERNARY_PAD];
-    vf floor; /* a score that the best is known to have */
+    vf floor;            /* a score that the best is known to have */
+    vf error_x, error_w; /* of sum_qx and sum_q2, at most */
     vf slack_x, slack_w; /* the slack is slack_x + T * slack_w */
     vm certain;
     /* The best split. */
@@ -83,11 +83,11 @@ struct ternary_fit {
     float scale[MAX_UNITS];
     int32_t choice[MAX_UNITS];
     int32_t words[2][MAX_UNITS]; /* codes of the first 16 weights, of the others */
-    int32_t empty[MAX_UNITS];  /* -1: nothing is coded; 0 */
-    int32_t off[MAX_UNITS];    /* -1: the word of a group was no point; 0 */
-    bool failed[MAX_UNITS];    /* no neighbour has an error that is a number */
-    int32_t near[MAX_UNITS];   /* bit k: the short list of neighbours serves for group k */
-    int32_t certain[MAX_UNITS]; /* -1: nothing overflows; 0 */
+    int32_t empty[MAX_UNITS];    /* -1: nothing is coded, all points are the first; 0 */
+    int32_t off[MAX_UNITS];      /* -1: the word of a group was no point; 0 */
+    bool failed[MAX_UNITS];      /* no neighbour has an error that is a number */
+    int32_t near[MAX_UNITS];     /* bit k: the short list of neighbours serves for group k */
+    int32_t certain[MAX_UNITS];  /* -1: nothing overflows; 0 */
 };
 
 /* Half h of a unit has the negative shift in choice k. */
@@ -101,7 +101,7 @@ LANE float ternary_value(int code, bool minus)
     return (float)(code - 1) + (minus ? -SHIFT : SHIFT);
 }
 
-/* ---- Sorting -------------------------------------------------------------------------------------------- */
+/* ---- Sorting ----------------------------------------------------------------------------------------- */
 
 /* Batcher's odd-even merge sort of n keys in every lane, n a power of two. */
 LANE void sort_keys(vi *key, int n)
@@ -112,7 +112,6 @@ LANE void sort_keys(vi *key, int n)
         for (int k = p; k >= 1; k /= 2)
 #pragma GCC unroll 32
             for (int j = k % p; j + k < n; j += 2 * k)
-#pragma GCC unroll 32
                 for (int i = j; i < j + k && i + k < n; i++)
                     if (i / (2 * p) == (i + k) / (2 * p)) {
                         vi a = key[i], b = key[i + k];
@@ -121,32 +120,36 @@ LANE void sort_keys(vi *key, int n)
                     }
 }
 
-struct ternary_pair {
-    float value;
-    int32_t place;
-};
-
-static int compare_pairs(const void *left, const void *right)
-{
-    const float l = ((const struct ternary_pair *)left)->value, r = ((const struct ternary_pair *)right)->value;
-    return l < r ? -1 : l > r;
-}
-
 /* As ggml sorts a unit: the order of equal weights is the C library's. */
 static void sort_by_library(struct ternary_tile *t, const float *x, int n, int lane)
 {
-    struct ternary_pair pairs[TERNARY_UNIT];
+    struct quant_pair pairs[TERNARY_UNIT];
     for (int i = 0; i < n; i++)
-        pairs[i] = (struct ternary_pair){x[i * LANES + lane], i};
-    qsort(pairs, (size_t)n, sizeof *pairs, compare_pairs);
+        pairs[i] = (struct quant_pair){x[i * LANES + lane], i};
+    quant_sort_pairs(pairs, n);
     for (int i = 0; i < n; i++) {
         t->x[i][lane] = pairs[i].value;
         t->order[i][lane] = pairs[i].place;
     }
 }
 
-/* Keys are weights whose lowest bits are replaced by their places. That suffices where the weights then turn
- * out to rise: otherwise some are equal, or nearly. alive: the lanes that matter. */
+/* Lanes whose n sorted weights are in the order that the C library would give them. */
+LANE vm in_order(const struct ternary_tile *t, int n)
+{
+    const bool stable = quant_sort_is_stable();
+    vm rises = m_not(m_none());
+    for (int i = 1; i < n; i++) {
+        vm right = f_lt(t->x[i - 1], t->x[i]);
+        if (stable)
+            right = m_or(right, m_and(f_le(t->x[i - 1], t->x[i]), i_lt(t->order[i - 1], t->order[i])));
+        rises = m_and(rises, right);
+    }
+    return rises;
+}
+
+/* Keys are weights whose lowest bits are replaced by their places. As a rule that sorts them; it does not if
+ * some are nearly equal, or equal and the C library has an order of its own for them. alive: the lanes that
+ * matter. */
 LANE void sort_tile(struct ternary_tile *t, const float *x, const float *w, int n, vm alive)
 {
     vi key[TERNARY_UNIT];
@@ -155,20 +158,17 @@ LANE void sort_tile(struct ternary_tile *t, const float *x, const float *w, int 
         key[i] = ((bits ^ ((bits >> 31) & 0x7fffffff)) & -n) | i;
     }
     sort_keys(key, n);
-    vm rises = m_not(m_none());
     for (int i = 0; i < n; i++) {
         t->order[i] = key[i] & (n - 1);
-        t->x[i] = f_gather(x, t->order[i] * LANES + i_lanes());
-        if (i > 0)
-            rises = m_and(rises, f_lt(t->x[i - 1], t->x[i]));
+        t->x[i] = f_of_rows(x, t->order[i]);
     }
-    for (unsigned lanes = m_bits(m_andnot(alive, rises)); lanes; lanes &= lanes - 1)
+    for (unsigned lanes = m_bits(m_andnot(alive, in_order(t, n))); lanes; lanes &= lanes - 1)
         sort_by_library(t, x, n, __builtin_ctz(lanes));
     for (int i = 0; i < n; i++)
-        t->w[i] = f_gather(w, t->order[i] * LANES + i_lanes());
+        t->w[i] = f_of_rows(w, t->order[i]);
 }
 
-/* ---- What ggml computes of a split ------------------------------------------------------------------------ */
+/* ---- What ggml computes of a split ------------------------------------------------------------------- */
 
 LANE void try_sums(struct ternary_tile *t, vf qx, vf q2, int low, int high, int choice)
 {
@@ -185,8 +185,10 @@ LANE void try_sums(struct ternary_tile *t, vf qx, vf q2, int low, int high, int 
 LANE void try_by_sums(struct ternary_tile *t, int low, int high, int n, bool minus)
 {
     const float q0 = ternary_value(0, minus), q1 = ternary_value(1, minus), q2 = ternary_value(2, minus);
-    vf x0 = t->sum_x[low] - t->sum_x[0], x1 = t->sum_x[high] - t->sum_x[low], x2 = t->sum_x[n] - t->sum_x[high];
-    vf w0 = t->sum_w[low] - t->sum_w[0], w1 = t->sum_w[high] - t->sum_w[low], w2 = t->sum_w[n] - t->sum_w[high];
+    vf x0 = t->sum_x[low] - t->sum_x[0], x1 = t->sum_x[high] - t->sum_x[low],
+       x2 = t->sum_x[n] - t->sum_x[high];
+    vf w0 = t->sum_w[low] - t->sum_w[0], w1 = t->sum_w[high] - t->sum_w[low],
+       w2 = t->sum_w[n] - t->sum_w[high];
     try_sums(t, x0 * q0 + x1 * q1 + x2 * q2, w0 * q0 * q0 + w1 * q1 * q1 + w2 * q2 * q2, low, high,
              minus ? 3 : 0);
 }
@@ -232,11 +234,30 @@ LANE void try_split(struct ternary_tile *t, int low, int high, int k, const stru
         try_by_sums(t, low, high, s->unit, k);
 }
 
-/* ---- Ruling splits out ------------------------------------------------------------------------------------ */
+/* ---- Ruling splits out ------------------------------------------------------------------------------- */
 
 LANE int n_choices(const struct ternary_spec *s)
 {
     return s->halves ? 4 : 2;
+}
+
+/* How far sums can be trusted, and how high the best score is at least. magnitude: the sum of |w x|; least_w:
+ * zero, or the least w if that is negative. No split of a lane is tried that is not alive or has only zeros
+ * for w. */
+LANE void set_certainty(struct ternary_tile *t, vf magnitude, vf sum_w, vf least_w, vm alive)
+{
+    vf square = magnitude * magnitude, least_score = square / sum_w;
+    vf lowest = f_least(f_least(square, sum_w), least_score),
+       most = f_most(f_most(square, sum_w), least_score);
+    vm in_range = m_and(f_le(f_set(0x1p-96f), lowest), f_le(most, f_set(0x1p96f)));
+    t->certain = m_andnot(in_range, f_ne(least_w, f_set(0)));
+    t->floor = f_pick(t->certain, 0.6f * least_score, f_set(0));
+    t->error_x = 0x1p-17f * magnitude;
+    t->error_w = 0x1p-17f * sum_w;
+    t->slack_x = f_pick(t->certain, 0x1p-16f * square, f_set(INFINITY));
+    vm weighs = m_or(f_ne(sum_w, f_set(0)), f_ne(least_w, f_set(0)));
+    t->slack_x = f_pick(m_and(alive, weighs), t->slack_x, f_set(-INFINITY));
+    t->slack_w = f_pick(t->certain, 0x1p-17f * sum_w, f_set(0));
 }
 
 /* Sums over the first weights, and what splits are ruled out by but for the bound. */
@@ -269,20 +290,15 @@ LANE void make_sums(struct ternary_tile *t, vm alive, const struct ternary_spec 
         minus_x[choices - 1] = sum_x;
         minus_w[choices - 1] = sum_w;
     }
+    for (int i = n + 1; i <= n + TERNARY_PAD; i++)
+        t->sum_x[i] = f_set(0);
     for (int k = 0; k < choices; k++) {
         t->c[k] = 1.125f * sum_x - 0.25f * minus_x[k];
         t->e[k] = 1.265625f * sum_w - 0.5f * minus_w[k];
         for (int i = n + 1; i <= n + TERNARY_PAD; i++)
             t->high_end[k][i] = f_set(-INFINITY);
     }
-    vf square = magnitude * magnitude, least_score = square / sum_w;
-    vf lowest = f_least(f_least(square, sum_w), least_score), most = f_most(f_most(square, sum_w), least_score);
-    vm in_range = m_and(f_le(f_set(0x1p-96f), lowest), f_le(most, f_set(0x1p96f)));
-    t->certain = m_andnot(in_range, f_ne(least_w, f_set(0)));
-    t->floor = f_pick(t->certain, 0.6f * least_score, f_set(0));
-    t->slack_x = f_pick(t->certain, 0x1p-16f * square, f_set(INFINITY));
-    t->slack_x = f_pick(alive, t->slack_x, f_set(-INFINITY));
-    t->slack_w = f_pick(t->certain, 0x1p-17f * sum_w, f_set(0));
+    set_certainty(t, magnitude, sum_w, least_w, alive);
 }
 
 /* One end of the inequality for a bound on the score. */
@@ -311,24 +327,24 @@ struct ternary_seed {
     vf low, high; /* in units of the scale: up to where codes are 0, from where on they are 2 */
 };
 
-/* Takes a split if its score is higher. qx: sum_qx but for c; q2: sum_q2. */
-LANE void seed_take(struct ternary_seed *best, vf qx, vf q2, bool first_minus, bool second_minus)
+/* Takes a split with choice k if its score is higher, reckoned so low that ggml's is no lower. sums:
+ * S(low) + S(high); d: D(low) - D'(high). */
+LANE void seed_choice(struct ternary_seed *best, const struct ternary_tile *t, vf sums, vf d, int k,
+                      const struct ternary_spec *s)
 {
+    const int n_minus = s->halves ? shift_is_minus(k, 0) + shift_is_minus(k, 1) : 2 * k;
+    vf qx = t->c[k] - sums - t->error_x, q2 = t->e[k] + d + t->error_w;
     vf scale = qx / q2, score = scale * qx;
-    vm won = m_and(f_lt(best->score, score), f_lt(f_set(0), scale));
-    const float middle = 0.0625f * (float)(first_minus + second_minus) * 2;
+    vm won = m_and(f_lt(f_set(0), qx), f_lt(best->score, score));
     best->score = f_pick(won, score, best->score);
     best->scale = f_pick(won, scale, best->scale);
-    best->low = f_pick(won, f_set(-0.375f - middle), best->low);
-    best->high = f_pick(won, f_set(0.625f - middle), best->high);
+    best->low = f_pick(won, f_set(-0.375f - SHIFT * (float)n_minus), best->low);
+    best->high = f_pick(won, f_set(0.625f - SHIFT * (float)n_minus), best->high);
 }
 
-LANE void seed_choice(struct ternary_seed *best, vf qx, vf q2, int k, int choices)
+LANE vf rows_of(const vf *rows, vi at)
 {
-    if (choices == 2)
-        seed_take(best, qx, q2, k, k);
-    else
-        seed_take(best, qx, q2, shift_is_minus(k, 0), shift_is_minus(k, 1));
+    return f_of_rows((const float *)rows, at);
 }
 
 /* Splits in the same places in all lanes. */
@@ -338,8 +354,8 @@ LANE void seed_grid(struct ternary_seed *best, const struct ternary_tile *t, con
     for (int low = step; low <= s->unit / 2; low += step)
         for (int high = s->unit / 2; high <= s->unit - step; high += step)
             for (int k = 0; k < choices; k += choices - 1)
-                seed_choice(best, t->c[k] - t->sum_x[low] - t->sum_x[high],
-                            t->e[k] + t->d[k][low] - t->d[choices - 1 - k][high], k, choices);
+                seed_choice(best, t, t->sum_x[low] + t->sum_x[high],
+                            t->d[k][low] - t->d[choices - 1 - k][high], k, s);
 }
 
 /* The split by the best scale so far. */
@@ -352,22 +368,16 @@ LANE void seed_step(struct ternary_seed *best, const struct ternary_tile *t, con
         low = i_count(f_lt(t->x[i], low_end), low);
         high = i_count(f_lt(t->x[i], high_end), high);
     }
-    low = low * LANES + i_lanes();
-    high = high * LANES + i_lanes();
-    vf sums = f_gather((const float *)t->sum_x, low) + f_gather((const float *)t->sum_x, high);
+    vf sums = rows_of(t->sum_x, low) + rows_of(t->sum_x, high);
     for (int k = 0; k < choices; k++)
-        seed_choice(best, t->c[k] - sums,
-                    t->e[k] + f_gather((const float *)t->d[k], low) -
-                        f_gather((const float *)t->d[choices - 1 - k], high),
-                    k, choices);
+        seed_choice(best, t, sums, rows_of(t->d[k], low) - rows_of(t->d[choices - 1 - k], high), k, s);
 }
 
 LANE vf seed_score(const struct ternary_tile *t, const struct ternary_spec *s)
 {
     struct ternary_seed best = {f_set(0), f_set(0), f_set(0), f_set(0)};
     seed_grid(&best, t, s);
-    for (int step = 0; step < SEED_STEPS; step++)
-        seed_step(&best, t, s);
+    seed_step(&best, t, s);
     return best.score;
 }
 
@@ -444,7 +454,8 @@ LANE vi turned_codes(vi words)
 /* The lowest value in half h of the units. */
 LANE vf least_value(vi choice, int h)
 {
-    return f_pick(i_eq(choice & (2 >> h), i_set(0)), f_set(ternary_value(0, false)), f_set(ternary_value(0, true)));
+    return f_pick(i_eq(choice & (2 >> h), i_set(0)), f_set(ternary_value(0, false)),
+                  f_set(ternary_value(0, true)));
 }
 
 /* Bit k: every weight of group k is as near to its code's value as to any. */
@@ -508,7 +519,7 @@ LANE void split_tile(struct ternary_fit *fit, const struct batch *b, int first, 
     i_store(fit->near + first, i_pick(t.certain, near_groups(x, scale, choice, words, s), i_set(0)));
 }
 
-/* ---- Points ------------------------------------------------------------------------------------------------ */
+/* ---- Points ------------------------------------------------------------------------------------------ */
 
 /* A group of weights that is coded anew. */
 struct ternary_group {
@@ -571,7 +582,8 @@ LANE void unit_points(struct ternary_fit *fit, const struct batch *b, int u, con
 }
 
 /* Scales of a tile fitted to the words, where a word was no point. */
-LANE void refit_ternary(struct ternary_fit *fit, const struct batch *b, int first, const struct ternary_spec *s)
+LANE void refit_ternary(struct ternary_fit *fit, const struct batch *b, int first,
+                        const struct ternary_spec *s)
 {
     const float *x = b->x + first * s->unit, *w = b->w + first * s->unit;
     vi choice = i_load(fit->choice + first), off = i_load(fit->off + first);
@@ -593,8 +605,12 @@ LANE void refit_ternary(struct ternary_fit *fit, const struct batch *b, int firs
     f_store(fit->scale + first, f_pick(fits, qx / q2, f_load(fit->scale + first)));
 }
 
-LANE void ternary_search(struct ternary_fit *fit, const struct batch *b, const struct quant_grid *g, const struct ternary_spec *s)
+/* False without a grid (grids.h). The blocks are zeros then, which will not be taken for ggml's. */
+LANE bool ternary_search(struct ternary_fit *fit, const struct batch *b, const struct quant_grid *g,
+                         const struct ternary_spec *s)
 {
+    if (!g)
+        return false;
     for (int first = 0; first < b->n_units; first += LANES) {
         split_tile(fit, b, first, s);
         for (int u = first; u < first + LANES && u < b->n_units; u++)
@@ -603,9 +619,10 @@ LANE void ternary_search(struct ternary_fit *fit, const struct batch *b, const s
             fit->off[u] = 0;
         refit_ternary(fit, b, first, s);
     }
+    return true;
 }
 
-/* ---- Super-blocks ------------------------------------------------------------------------------------------- */
+/* ---- Super-blocks ------------------------------------------------------------------------------------ */
 
 /* The integers of n units' scales and their factor; false if there is nothing but zeros. */
 LANE bool ternary_levels(uint8_t *levels, float *factor, const float *scale, int n)
@@ -646,7 +663,7 @@ LANE void store_iq1_s(uint8_t *out, const struct ternary_fit *fit, int first, co
     for (int j = 0; j < 8; j++) {
         unsigned high = 0;
         for (int k = 0; k < 4; k++) {
-            unsigned point = fit->empty[first + j] ? 0 : point_of(fit, first + j, k, g);
+            unsigned point = point_of(fit, first + j, k, g);
             out[2 + 4 * j + k] = (uint8_t)point;
             high |= point >> 8 << (3 * k);
         }
@@ -662,7 +679,10 @@ static void encode_iq1_s(const struct batch *b, uint8_t *out)
     static const struct ternary_spec spec = {32, false, 1e-12f};
     const struct quant_grid *g = quant_grid_of(GGML_TYPE_IQ1_S);
     struct ternary_fit fit;
-    ternary_search(&fit, b, g, &spec);
+    if (!ternary_search(&fit, b, g, &spec)) {
+        memset(out, 0, (size_t)b->n_units / 8 * 50);
+        return;
+    }
     for (int u = 0; u < b->n_units; u += 8, out += 50) {
         if (block_failed(&fit, u, 8))
             block_by_ggml(b, GGML_TYPE_IQ1_S, u / 8, out);
@@ -672,7 +692,8 @@ static void encode_iq1_s(const struct batch *b, uint8_t *out)
 }
 
 /* Terms of the sums that IQ1_M fits a super-block's factor by, in the order of the weights. */
-LANE void factor_terms(float *qx, float *q2, const struct batch *b, const struct ternary_fit *fit, int u, uint8_t level)
+LANE void factor_terms(float *qx, float *q2, const struct batch *b, const struct ternary_fit *fit, int u,
+                       uint8_t level)
 {
     const int choice = fit->choice[u];
     float least[16];
@@ -686,7 +707,8 @@ LANE void factor_terms(float *qx, float *q2, const struct batch *b, const struct
     }
 }
 
-/* Sums over super-blocks, in the order of their weights; several at a time, for a sum waits for the one before. */
+/* Sums over super-blocks, in the order of their weights; several at a time, for a sum waits for the one
+ * before. */
 static void super_sums(float *sums, const float *terms, int n)
 {
     float s[BATCH / SUPER_BLOCK] = {0};
@@ -703,12 +725,13 @@ static void super_sums(float *sums, const float *terms, int n)
 }
 
 /* levels: of 16 units; d: the factor, NULL if there are only zeros. */
-LANE void store_iq1_m(uint8_t *out, const struct ternary_fit *fit, int first, const uint8_t *levels, const float *d, const struct quant_grid *g)
+LANE void store_iq1_m(uint8_t *out, const struct ternary_fit *fit, int first, const uint8_t *levels,
+                      const float *d, const struct quant_grid *g)
 {
     uint16_t scales[4] = {0};
     for (int j = 0; j < 16; j++) {
         const int u = first + j, choice = fit->choice[u];
-        unsigned a = fit->empty[u] ? 0 : point_of(fit, u, 0, g), b = fit->empty[u] ? 0 : point_of(fit, u, 1, g);
+        unsigned a = point_of(fit, u, 0, g), b = point_of(fit, u, 1, g);
         unsigned shifts = (shift_is_minus(choice, 0) ? 0x08u : 0) | (shift_is_minus(choice, 1) ? 0x80u : 0);
         out[2 * j] = (uint8_t)a;
         out[2 * j + 1] = (uint8_t)b;
@@ -732,7 +755,10 @@ static void encode_iq1_m(const struct batch *b, uint8_t *out)
     uint8_t levels[MAX_UNITS];
     float d[8], sum_qx[8], sum_q2[8], qx[BATCH], q2[BATCH];
     bool any[8];
-    ternary_search(&fit, b, g, &spec);
+    if (!ternary_search(&fit, b, g, &spec)) {
+        memset(out, 0, (size_t)n_supers * 56);
+        return;
+    }
     for (int s = 0; s < n_supers; s++)
         any[s] = ternary_levels(levels + 16 * s, &d[s], fit.scale + 16 * s, 16);
     for (int u = 0; u < b->n_units; u++)
