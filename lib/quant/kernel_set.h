@@ -9,6 +9,7 @@
 
 #include "quant/grids.h"
 #include "quant/kernels.h"
+#include "quant/sort.h"
 
 #include "quant/numbers.h"
 
@@ -26,6 +27,8 @@
 #include "quant/search_iq4.h"
 
 #include "quant/search_grid.h"
+
+#include "quant/search_splits.h"
 
 #include "quant/search_ternary.h"
 

@@ -39,11 +39,11 @@ enum weighting {
 
 /* So many weights, whole blocks of the type and at most BATCH, laid out for one family of searches. */
 struct batch {
-    int unit, n_units; /* weights in a unit; units */
-    bool weighted;     /* with importances */
-    const struct batch_source *source;
-    int64_t start;     /* the first weight's place in the source */
-    const float *src;  /* the weights as they came, n_units * unit of them */
+    int unit, n_units;                 /* weights in a unit; units */
+    bool weighted;                     /* with importances */
+    const struct batch_source *source; /* where the weights are from */
+    int64_t start;                     /* the first one's place there */
+    const float *src;                  /* the weights as they came, n_units * unit of them */
     /* Tiles of LANES units each, [tile][weight in the unit][lane]; lanes without a unit hold zeros. */
     _Alignas(64) float x[BATCH], w[BATCH];
     _Alignas(64) float weight[BATCH]; /* w in the order of src */

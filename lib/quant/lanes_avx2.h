@@ -207,10 +207,10 @@ LANE vi i_down(vi a, vi n)
 {
     return (vi)_mm256_srlv_epi32((__m256i)a, (__m256i)n);
 }
-/* p[at[k]] in lane k. */
-LANE vf f_gather(const float *p, vi at)
+/* Lane k of row at[k]; a row is LANES values. */
+LANE vf f_of_rows(const float *rows, vi at)
 {
-    return (vf)_mm256_i32gather_ps(p, (__m256i)at, 4);
+    return (vf)_mm256_i32gather_ps(rows, (__m256i)(at * LANES + i_lanes()), 4);
 }
 
 #include "quant/lanes_eight.h"

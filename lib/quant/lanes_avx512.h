@@ -184,9 +184,9 @@ LANE vi i_down(vi a, vi n)
 {
     return (vi)_mm512_srlv_epi32((__m512i)a, (__m512i)n);
 }
-LANE vf f_gather(const float *p, vi at)
+LANE vf f_of_rows(const float *rows, vi at)
 {
-    return (vf)_mm512_i32gather_ps((__m512i)at, p, 4);
+    return (vf)_mm512_i32gather_ps((__m512i)(at * LANES + i_lanes()), rows, 4);
 }
 
 #include "quant/lanes_eight.h"
