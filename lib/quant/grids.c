@@ -19,8 +19,8 @@ struct grid_spec {
 
 static const struct grid_spec specs[] = {
     {GGML_TYPE_IQ1_S, 2048, 8, 2, 3, 34, 3, true}, {GGML_TYPE_IQ2_XXS, 256, 8, 2, 3, 0, 2, true},
-    {GGML_TYPE_IQ2_XS, 512, 8, 2, 3, 3, 2, true},   {GGML_TYPE_IQ2_S, 1024, 8, 2, 3, 66, 1, false},
-    {GGML_TYPE_IQ3_XXS, 256, 4, 3, 8, 0, 2, true},  {GGML_TYPE_IQ3_S, 512, 4, 3, 8, 66, 3, true},
+    {GGML_TYPE_IQ2_XS, 512, 8, 2, 3, 3, 2, true},  {GGML_TYPE_IQ2_S, 1024, 8, 2, 3, 66, 1, false},
+    {GGML_TYPE_IQ3_XXS, 256, 4, 3, 8, 0, 2, true}, {GGML_TYPE_IQ3_S, 512, 4, 3, 8, 66, 3, true},
 };
 
 enum { N_GRIDS = sizeof specs / sizeof *specs };

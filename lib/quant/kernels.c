@@ -8,6 +8,7 @@
 
 #include "base/num.h"
 #include "base/rng.h"
+#include "quant/grids.h"
 
 #if defined(__x86_64__)
 extern const struct quant_kernel_set quant_kernels_avx512, quant_kernels_avx2;
@@ -176,7 +177,8 @@ const struct quant_kernel *quant_kernel_find(enum ggml_type type, bool with_impo
         if (weighting_of(k, with_importances) == WEIGHT_GGML)
             return NULL;
         pthread_once(&test_once, test_kernels);
-        return trusted[type] ? k : NULL;
+        const bool grid = quant_type_find(type)->searches_grid;
+        return trusted[type] && (!grid || quant_grid_of(type)) ? k : NULL;
     }
     return NULL;
 }

@@ -1,8 +1,8 @@
 /* search_splits.h - the best split of a unit of three values: the first step of search_ternary.h, which says
  * what a split is.  SPDX-License-Identifier: MIT
  *
- * Part of a set of kernels (kernels.h). This is where ggml spends its time. Nearly all splits are ruled out here without computing what ggml
- * computes of them. But for rounding,
+ * Part of a set of kernels (kernels.h). This is where ggml spends its time. Nearly all splits are ruled out
+ * here without computing what ggml computes of them. But for rounding,
  *
  *     sum_qx = c - S(low) - S(high),   sum_q2 = e + D(low) - D'(high),
  *
