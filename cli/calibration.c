@@ -37,7 +37,8 @@ static const struct option_row rows[] = {
     ROW("imatrix-chunks", 0, "N", OPTION_INT, imatrix_chunks, "64", 0,
         "windows of 512 tokens for the computed importance matrix; 0: all of the texts"),
     ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
-        "candidate types, such as Q4_K,Q6_K,Q8_0; without it those that suit ordinary weights"),
+        "candidate types, such as Q4_K,Q6_K,Q8_0; quantize keeps a tensor's own type only if the list names "
+        "it or nothing on it fits; without a list those that suit ordinary weights"),
     ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
         "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
         "libllama runs and memory holds"),
