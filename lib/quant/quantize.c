@@ -402,9 +402,11 @@ static allot_status check_memory(const struct quantize_job *job, int n_threads, 
     const int64_t mib = 1 << 20;
     if (job->memory == 0 || needed <= job->memory)
         return ALLOT_OK;
-    return allot_fail(err, ALLOT_ERR_MEMORY,
-                      "%s: at least %lldMiB of memory are needed, and %lldMiB are the limit (--mem)",
-                      job->out_path, (long long)((needed + mib - 1) / mib), (long long)(job->memory / mib));
+    return allot_fail(
+        err, ALLOT_ERR_MEMORY,
+        "%s: at least %lldMiB of memory are needed, and the limit is %lldMiB (--mem; by default 60 %% "
+        "of what there is)",
+        job->out_path, (long long)((needed + mib - 1) / mib), (long long)(job->memory / mib));
 }
 
 /* What an unfinished file must share with this job to be continued. */
