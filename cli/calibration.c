@@ -37,7 +37,8 @@ static const struct option_row rows[] = {
     ROW("imatrix-chunks", 0, "N", OPTION_INT, imatrix_chunks, "64", 0,
         "windows of 512 tokens for the computed importance matrix; 0: all of the texts"),
     ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
-        "candidate types, such as Q4_K,Q6_K,Q8_0; without it those that suit ordinary weights"),
+        "candidate types, such as Q4_K,Q6_K,Q8_0; quantize keeps a tensor's own type only if the list names "
+        "it or nothing on it fits; without a list those that suit ordinary weights"),
     ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
         "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
         "libllama runs and memory holds"),
@@ -322,8 +323,7 @@ allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job
 /* ---- Costs
  * ------------------------------------------------------------------------------------------------- */
 
-/* The named types, or those a table marks as candidates. */
-static size_t candidate_types(enum ggml_type *out, const struct type_set *set)
+size_t calibration_candidates(enum ggml_type out[static GGML_TYPE_COUNT], const struct type_set *set)
 {
     size_t n_known, n = 0;
     const struct quant_type *known = quant_types(&n_known);
@@ -411,7 +411,7 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
     allot_status status = type_set_parse(&set, args->types, err);
     if (status != ALLOT_OK)
         return status;
-    const size_t n_types = candidate_types(types, &set);
+    const size_t n_types = calibration_candidates(types, &set);
     const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,
                                           &c->memory};
     const struct probe_options probe = {types, n_types, &c->memory};

@@ -16,7 +16,8 @@ struct plan_arguments {
 
 static const struct option_row rows[] = {
     {"types", 0, "LIST", OPTION_STRING, offsetof(struct plan_arguments, types), NULL, 0,
-     "use only these types, such as Q4_K,Q6_K,Q8_0"},
+     "use only these types, such as Q4_K,Q6_K,Q8_0; a tensor's own type only if the list names it or nothing "
+     "on it fits"},
     {"output", 'o', "RECIPE", OPTION_STRING, offsetof(struct plan_arguments, output), NULL, 0,
      "write the recipe there, and beside it the importance matrix if allot computed it"},
 };

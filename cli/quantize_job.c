@@ -1,5 +1,6 @@
 /* quantize_job.c - the steps of allot quantize.  SPDX-License-Identifier: MIT */
 #include "quantize_job.h"
+#include "cost/candidates.h"
 #include "cost/version.h"
 
 #include <inttypes.h>
@@ -38,6 +39,12 @@ static allot_status check_outputs(const struct quantize_run *run, const struct j
     return status;
 }
 
+static int64_t write_memory(const struct quantize_run *run)
+{
+    const int64_t memory = run->args->calibrated.memory;
+    return memory ? memory : memory_default_limit();
+}
+
 /* The most that plans with these types can give the tensors. */
 static int64_t most_data_bytes(const struct gguf_model *model, const struct type_set *types)
 {
@@ -71,6 +78,33 @@ static allot_status check_space(const struct quantize_run *run, struct allot_err
         return status;
     const int64_t most = most_data_bytes(run->job.model, &types);
     return partial_require_space(run->out_path, most < wanted ? most : wanted, err);
+}
+
+/* Likewise: is there memory to write any plan? The largest types that one can have need most. */
+static allot_status check_memory(const struct quantize_run *run, struct allot_error *err)
+{
+    const struct calibrated_arguments *args = &run->args->calibrated;
+    const struct gguf_model *model = run->job.model;
+    enum ggml_type candidates[GGML_TYPE_COUNT], legal[GGML_TYPE_COUNT];
+    struct type_set set;
+    allot_status status = type_set_parse(&set, args->types, err);
+    if (status != ALLOT_OK)
+        return status;
+    const size_t n = calibration_candidates(candidates, &set);
+    enum ggml_type *types = calloc((size_t)model->n_tensors + 1, sizeof *types);
+    if (!types)
+        return allot_fail_memory(err, (size_t)model->n_tensors * sizeof *types, "types");
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const struct gguf_tensor *t = &model->tensors[i];
+        const size_t n_legal =
+            gguf_tensor_quantizable(t) ? candidates_legal(t, !args->no_imatrix, candidates, n, legal) : 0;
+        types[i] = n_legal ? legal[n_legal - 1] : t->type;
+    }
+    const struct quantize_job job = {
+        .model = model, .types = types, .out_path = run->out_path, .memory = write_memory(run)};
+    status = quantize_check_memory(&job, pool_threads(run->pool), err);
+    free(types);
+    return status;
 }
 
 static allot_status check_before_work(const struct quantize_run *run, struct allot_error *err)
@@ -108,6 +142,8 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
         status = check_before_work(run, err);
     if (status == ALLOT_OK)
         status = pool_new(&run->pool, (int)common->threads, err);
+    if (status == ALLOT_OK && run->args->calibrated.texts.n)
+        status = check_memory(run, err);
     if (status == ALLOT_OK && run->args->calibrated.texts.n)
         status = open_calibration(run, err);
     if (status == ALLOT_OK)
@@ -273,7 +309,6 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
 {
     char identity[HASH_HEX];
     float **weights = NULL;
-    const int64_t memory = run->args->calibrated.memory;
     allot_status status = job_imatrix_weights(&weights, &run->imatrix, run->job.model, err);
     job_identity(identity, run);
     const struct quantize_job job = {
@@ -285,7 +320,7 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
         .n_keys = run->keys.n_keys,
         .out_path = run->out_path,
         .identity = identity,
-        .memory = memory ? memory : memory_default_limit(),
+        .memory = write_memory(run),
     };
     if (status == ALLOT_OK)
         status = quantize_write(&job, run->pool, &run->result, run->progress, err);

@@ -37,8 +37,9 @@ const struct imatrix_entry *imatrix_find(const struct imatrix *im, const char *n
 
 /* What llama-quantize would use for this tensor (tools/quantize/quantize.cpp load_imatrix):
  * sum / count per matrix, 1.0 for a matrix never used. *weights is (ne[2], ne[0]), caller frees;
- * NULL with a reason ("no entry", "has 1280 values, the tensor needs 64") if there is nothing usable.
- * Known aliases of names ("NAME (reshaped)") are understood. */
+ * NULL with a reason ("no entry", "has 1280 values, the tensor needs 64") if there is nothing usable; an
+ * entry of another number of matrices is not, though llama-quantize looks at the length only. Known
+ * aliases of names ("NAME (reshaped)") are understood. */
 allot_status imatrix_weights(const struct imatrix *im, const struct gguf_tensor *tensor, float **weights,
                              char reason[static 128], struct allot_error *err);
 

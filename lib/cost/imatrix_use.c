@@ -73,6 +73,13 @@ static const struct imatrix_entry *usable_entry(const struct imatrix *im, const 
                  entry->n_per_mat * entry->n_mats, needed);
         return NULL;
     }
+    /* One count may stand for all: so it is in legacy files, and for stacks that are no experts. */
+    if (entry->n_mats != 1 && entry->n_mats != tensor->ne[2]) {
+        snprintf(reason, 128,
+                 "has %" PRId64 " matrices of %" PRId64 " values, the tensor needs %" PRId64 " of %" PRId64,
+                 entry->n_mats, entry->n_per_mat, tensor->ne[2], tensor->ne[0]);
+        return NULL;
+    }
     return entry;
 }
 

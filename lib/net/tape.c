@@ -63,8 +63,8 @@ allot_status net_place(struct net_placement *place, const struct net_needs *need
         return ALLOT_OK;
     }
     return allot_fail(err, ALLOT_ERR_MEMORY,
-                      "%s: at least %" PRId64 "MiB of memory are needed, and %" PRId64
-                      "MiB are the limit (--mem)",
+                      "%s: at least %" PRId64 "MiB of memory are needed, and the limit is %" PRId64
+                      "MiB (--mem; by default 60 %% of what there is)",
                       what, (needs->fixed + mib - 1) / mib, limit / mib);
 }
 

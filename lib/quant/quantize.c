@@ -395,16 +395,18 @@ static allot_status make_scratch(struct run *run, struct allot_error *err)
 }
 
 /* Besides the blocks nothing grows with the model. */
-static allot_status check_memory(const struct quantize_job *job, int n_threads, struct allot_error *err)
+allot_status quantize_check_memory(const struct quantize_job *job, int n_threads, struct allot_error *err)
 {
     const struct block_size block = largest_block(job);
     const int64_t needed = memory_base(n_threads) + (int64_t)(block.weights + block.bytes) * n_threads;
     const int64_t mib = 1 << 20;
     if (job->memory == 0 || needed <= job->memory)
         return ALLOT_OK;
-    return allot_fail(err, ALLOT_ERR_MEMORY,
-                      "%s: at least %lldMiB of memory are needed, and %lldMiB are the limit (--mem)",
-                      job->out_path, (long long)((needed + mib - 1) / mib), (long long)(job->memory / mib));
+    return allot_fail(
+        err, ALLOT_ERR_MEMORY,
+        "%s: at least %lldMiB of memory are needed, and the limit is %lldMiB (--mem; by default 60 %% "
+        "of what there is)",
+        job->out_path, (long long)((needed + mib - 1) / mib), (long long)(job->memory / mib));
 }
 
 /* What an unfinished file must share with this job to be continued. */
@@ -536,7 +538,7 @@ allot_status quantize_write(const struct quantize_job *job, struct pool *pool, s
     char key[HASH_HEX];
     allot_status status = check_job(job, progress, err);
     if (!status)
-        status = check_memory(job, pool_threads(pool), err);
+        status = quantize_check_memory(job, pool_threads(pool), err);
     if (status)
         return status;
     run.offsets = calloc((size_t)job->model->n_tensors + 1, sizeof *run.offsets);

@@ -38,6 +38,11 @@ struct quantize_result {
 /* Exact size of the file the job would write, padding and metadata included. */
 allot_status quantize_file_size(const struct quantize_job *job, int64_t *bytes, struct allot_error *err);
 
+/* Refuses a job that needs more than its memory on so many threads, as quantize_write does; of the job it
+ * needs the model, the types, the memory and the output's name. What the process holds besides counts as it
+ * is now. */
+allot_status quantize_check_memory(const struct quantize_job *job, int n_threads, struct allot_error *err);
+
 /* Refuses output = any input shard (through links too), a file that is in the way of OUT.allot-partial (an
  * input, or one that was not written here: it is kept), an absent folder, too little free space
  * or memory,

@@ -22,6 +22,8 @@ for command in $commands; do
         done
         awk -v c="$form" 'length($0) > 80 { print c ": a line of " length($0) }' "$command.help"
     done
+    ! grep -q -- --types "$command.help" || tr -s ' \n' ' ' <"$command.help" |
+        grep -q "own type only if the list names it" || echo "$command: --types does not tell of a tensor's own type"
     grep -qx "## $command" "$TESTS/../docs/commands.md" || echo "docs/commands.md does not know $command"
     "$ALLOT" "$command" --no-such-option >/dev/null 2>&1
     [ $? = 2 ] || echo "$command: an unknown option is not a usage error"

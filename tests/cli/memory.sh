@@ -14,6 +14,8 @@ quick "${job[@]}" --archive none --mem 1MiB
 quick imatrix m.gguf -f t.txt -o i.gguf --chunks 2 --mem 1MiB
 printf '.*=Q4_0\n' >recipe
 quick quantize m.gguf out.gguf --recipe recipe --mem 1MiB
+# Known before anything is measured: no archive is left.
+quick quantize m.gguf out.gguf -f t.txt --no-imatrix --types Q8_0 --size 20MB --method probe --sequences 1 --mem 1MiB
 ls
 
 "$ALLOT" "${job[@]}" --quiet --archive a --json -t 2 >doc || exit 1

@@ -24,6 +24,9 @@ quick plan m.gguf --size 1.5MB --types Q5_K,q4_k,Q2_K,BF16
 quick quantize m.gguf out.gguf --size 1.5MB --types Q5_K
 quick plan m.gguf --size 1.5MB --types q4_k,BF16 | grep '^size asked'
 quick plan m.gguf --size 1GB | sed -n '/^predicted/p; /^remark/p; /^layers/,/^$/p'
+# The source's own type is one of a list only if it is named.
+quick plan m.gguf --size 1GB --types q4_k | sed -n '/^type /,/^$/p'
+quick plan m.gguf --size 1GB --types q4_k,BF16 | sed -n '/^type /,/^$/p'
 quick plan m.gguf --bpw 4.5 --json | json bits_per_weight | cut -c1-3
 quick plan m.gguf --bpw 100
 quick plan m.gguf --like out-1200000.gguf | grep '^size asked'

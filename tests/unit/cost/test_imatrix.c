@@ -280,7 +280,11 @@ static void test_weights(void **state)
         /* a matrix never used weighs 1, the others keep their means */
         {"exps.weight", {2, 9, 3, 1}, false, {1, 2, 1, 1, 2.5f, 3}, NULL},
         {"exps.weight", {2, 9, 4, 1}, false, {0}, "has 6 values, the tensor needs 8"},
-        {"exps.weight", {6, 1, 1, 1}, false, {1, 2, 1, 1, 2.5f, 3}, NULL},
+        /* the right length, but of another number of experts */
+        {"exps.weight", {6, 9, 1, 1}, false, {0}, "has 3 matrices of 2 values, the tensor needs 1 of 6"},
+        {"exps.weight", {3, 9, 2, 1}, false, {0}, "has 3 matrices of 2 values, the tensor needs 2 of 3"},
+        /* one count for all: what llama-imatrix writes of dense stacks and makes of legacy files */
+        {"one-count.weight", {2, 9, 3, 1}, false, {1, 1, 1, 1, 1, 1}, NULL},
         {"exps.weight", {2, 9, 3, 1}, true, {1, 2, 6, 8, 2.5f, 3}, NULL}, /* legacy, count 0: as they are */
         {"long.weight", {2, 9, 3, 1}, false, {0}, "has 120 values, the tensor needs 6"},
         {"absent.weight", {2, 9, 3, 1}, false, {0}, "no entry"},
@@ -294,6 +298,7 @@ static void test_weights(void **state)
     (void)state;
     add(&im, "exps.weight", 2, 3, sums, counts);
     add(&im, "long.weight", 40, 3, NULL, NULL);
+    add(&im, "one-count.weight", 6, 1, ones, NULL);
     add(&im, "reshaped.weight (reshaped)", 6, 1, ones, NULL);
     add(&im, "viewed.weight (reshaped) (view)", 6, 1, ones, NULL);
     add(&im, "CUDA0#copied.weight#0", 6, 1, ones, NULL);
