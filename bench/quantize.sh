@@ -4,7 +4,7 @@
 #
 # usage: bench/quantize.sh [BUILD [PAIRS]]
 # The model is a random llama of 490 million parameters in BF16, the mix like a Q4_K_M. Both read and write the page
-# cache of a temporary folder. What counts is the ratio within a pair; the median of the pairs is the result.
+# cache of a temporary folder; allot knows the model's checksum, as after the measurement of costs. What counts is the ratio within a pair; the median of the pairs is the result.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "${1:-build}") pairs=${2:-3}
@@ -18,6 +18,9 @@ threads=$(nproc)
 "$build/tools/make-synthetic" "$work/in.gguf" $layers 2048 5632 32000 32 8 1
 cat docs/*.md README.md > "$work/text"
 "$allot" imatrix "$work/in.gguf" -f "$work/text" -o "$work/imatrix" --ctx 128 --chunks 2 --quiet > "$work/log"
+# Costs, however rough, so that there is an archive, which remembers the checksum of the model.
+"$allot" cost "$work/in.gguf" -f "$work/text" --imatrix "$work/imatrix" --types Q8_0 --sequences 1 --seq-len 64 \
+    --quiet > "$work/log"
 {
     echo '^token_embd\.weight$=Q4_K'
     echo '^output\.weight$=Q6_K'
@@ -49,5 +52,6 @@ for ((i = 0; i < pairs; i++)); do
     awk "BEGIN { print $one / $a }" >> "$work/scaling"
 done
 data=$(($(stat -c %s "$work/stock.gguf") - (1 << 21))) # all but the metadata
-cmp <(tail -c $data "$work/stock.gguf") <(tail -c $data "$work/allot.gguf") && echo "the same tensor data"
+cmp <(tail -c $data "$work/stock.gguf") <(tail -c $data "$work/allot.gguf") || exit 1
+echo "the same tensor data"
 echo "allot is $(middle < "$work/ratios") times as fast as llama-quantize; with $threads threads $(middle < "$work/scaling") times as fast as with 1"
