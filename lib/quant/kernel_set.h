@@ -1,7 +1,8 @@
 /* kernel_set.h - the kernels of one instruction set; kernels_SET.c includes it once.
  * SPDX-License-Identifier: MIT
  *
- * Before: a vocabulary of lanes (lanes_avx2.h says what it must have), and SET, the name of the set. */
+ * Before: a vocabulary of lanes (lanes_avx2.h says what it must have), KERNEL_SET, the name of the variable
+ * that holds the set, and KERNEL_SET_NAME, its name for people. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>

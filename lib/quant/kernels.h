@@ -78,11 +78,12 @@ struct quant_kernel_set {
 };
 
 /* The sets that this program holds and the processor can run, best first; the last is always ggml alone,
- * NULL. ALLOT_QUANT_KERNELS=NAME in the environment leaves out those before NAME ("ggml": all). */
+ * NULL. ALLOT_QUANT_KERNELS=NAME in the environment leaves out those before NAME ("ggml": all); a name that
+ * is none of them changes nothing. */
 const struct quant_kernel_set *const *quant_kernel_sets(void);
 
 /* As ggml_quantize_chunk, by a kernel of the set. Weights must be finite and below QUANT_KERNEL_MOST in
- * magnitude: sums of their squares must not overflow. */
+ * magnitude: sums of the squares of a super-block must not overflow. */
 #define QUANT_KERNEL_MOST 1e17f
 void quant_kernel_rows(const struct quant_kernel_set *set, const struct quant_kernel *kernel,
                        const float *src, void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix);
@@ -94,6 +95,10 @@ void quant_kernel_batches(const struct quant_kernel_set *set, const struct quant
                           const float *src, int64_t n_rows, int64_t n_per_row, const float *imatrix,
                           batch_function *function, void *user);
 bool quant_kernels_alike(const struct quant_kernel *a, const struct quant_kernel *b, bool importances);
+
+/* Does the kernel give the linked ggml's bytes on blocks that show contraction and other orders of additions?
+ * ggml may build its grids for that, seconds long. False without memory. */
+bool quant_kernel_serves(const struct quant_kernel_set *set, const struct quant_kernel *kernel);
 
 /* The kernel of the best set for a type with or without importances; NULL if ggml is to be called: because
  * there is none, because ALLOT_QUANT_KERNELS says so, or because kernels gave other bytes than the linked

@@ -4,7 +4,7 @@
 
 /* Adding it leaves the nearest integer in the low bits of a float's fraction. */
 #define ROUNDING 12582912.0f
-/* Values up to this are rounded to themselves by it; beyond, ggml takes what the bits say. */
+/* Values up to this are rounded to the nearest integer by it; beyond, ggml takes what the bits say. */
 #define ROUNDING_MOST 4194303.0f
 
 LANE vf f_from(vi a)

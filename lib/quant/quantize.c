@@ -228,7 +228,7 @@ static int64_t first_row(const struct tensor_work *w, int64_t block)
     return block / w->blocks_per_matrix * w->tensor->ne[1] + block % w->blocks_per_matrix * w->block_rows;
 }
 
-/* The first block of a tensor that is being written; its end is where the first row of the next begins. */
+/* Where in the file a block's first row goes; of the block after the last, where the tensor ends. */
 static int64_t block_offset(const struct tensor_work *w, int64_t block)
 {
     const int64_t row_bytes = (int64_t)ggml_row_size(w->type, w->tensor->ne[0]);
@@ -326,6 +326,9 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
         if (w.failed_block != INT64_MAX) {
             *err = w.error;
             status = w.error.status;
+        } else if (run->checksum.status) {
+            *err = run->checksum.error;
+            status = run->checksum.status;
         } else if (left > batch) {
             const int64_t weights =
                 (int64_t)((double)t->n_elements * (double)(block + batch) / (double)w.n_blocks);

@@ -39,7 +39,7 @@ int64_t quant_floor_imatrix(float *imatrix, int64_t n)
             n_good++;
         }
     }
-    /* The means of extreme rows are brought into the range in which squares and cubes stay finite. */
+    /* The means of extreme rows are brought into the range in which sums of products stay finite. */
     double mean = n_good ? sum / (double)n_good : 1;
     const int shift = mean > 1e12 || mean < 1e-12 ? -ilogb(mean) : 0;
     mean = ldexp(mean, shift);
@@ -73,7 +73,7 @@ static float largest_magnitude(const float *x, int64_t n)
  * the importance is played by |weight|. Beyond this bound it may overflow. */
 static bool grid_search_overflows(double most_weight, double most_importance)
 {
-    const double w = most_weight > 1 ? most_weight : 1, q = most_importance > 1 ? most_importance : 1;
+    const double w = !(most_weight <= 1) ? most_weight : 1, q = !(most_importance <= 1) ? most_importance : 1;
     return !(q * w * w * w < 1e33);
 }
 
@@ -261,6 +261,7 @@ static void rows_all(struct quant_target *targets, size_t n, const struct rows *
         imatrix[i] = r.imatrix;
         targets[i].result = left.kernels[i] ? QUANT_OK : QUANT_INFEASIBLE;
     }
+    /* The first that is left takes all of its family along. */
     for (size_t first = 0; first < n; first++) {
         const struct quant_kernel *like = left.kernels[first];
         struct family f = {.targets = targets, .n = n};

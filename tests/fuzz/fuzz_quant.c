@@ -1,8 +1,9 @@
 /* fuzz_quant.c - any weights and importances: the fast quantizers give ggml's bytes, whatever the set of
  * instructions. SPDX-License-Identifier: MIT
  *
- * Input: type, rows, blocks a row, form (bits 0-1: floats, small integers, powers, few values; bit 2: with
- * importances), then bytes that are repeated, changed a little each time, until all values are there. */
+ * Input: kernel (its row in the table), two bytes from which the shape follows, form (bits 0-1: floats, small
+ * integers, powers, few values; bit 2: with importances; bits 3-4: their form), then bytes that are repeated,
+ * changed a little each time, until all values are there. */
 #include "../unit/quant/identity.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -28,7 +29,7 @@ static float value_of(uint32_t word, int form)
                       (int32_t)word < 0 ? -1 : 1);
     else if (form == 3)
         x = (float)(word % 5) - 2;
-    return isfinite(x) && fabsf(x) < 1e16f ? x : 0;
+    return isfinite(x) && fabsf(x) < QUANT_KERNEL_MOST ? x : 0;
 }
 
 static const struct quant_type *type_of(uint8_t byte)

@@ -26,6 +26,7 @@ struct job {
     int64_t n_real[MOST_MODELS];
     int n_models;
     atomic_bool failed;
+    atomic_llong compared;
 };
 
 static bool read_weights(struct job *job, const char *path)
@@ -87,6 +88,7 @@ static void work(void *user, int64_t item, int thread)
     const int64_t compared = compare_type(job, type, item % 2);
     if (compared < 0)
         atomic_store(&job->failed, true);
+    atomic_fetch_add(&job->compared, compared);
     if (compared > 0)
         printf("%-8s %s importances: %" PRId64 " weights, the same bytes (%.0f s)\n", type->name,
                item % 2 ? "with   " : "without", compared, seconds_now() - start);
@@ -111,6 +113,11 @@ int main(int argc, char **argv)
     }
     size_t n;
     const struct quant_type *types = quant_types(&n);
+    for (int k = optind; k < argc; k++)
+        if (!quant_type_by_name(argv[k])) {
+            fprintf(stderr, "check-kernels: unknown type %s; known are %s\n", argv[k], quant_type_names());
+            return 2;
+        }
     for (size_t i = 0; i < n; i++) {
         bool chosen = optind == argc;
         for (int k = optind; k < argc; k++)
@@ -130,5 +137,7 @@ int main(int argc, char **argv)
     pool_free(pool);
     for (int i = 0; i < job.n_models; i++)
         free(job.real[i]);
-    return atomic_load(&job.failed);
+    if (atomic_load(&job.compared) == 0)
+        fprintf(stderr, "check-kernels: no kernels of these types, nothing was compared\n");
+    return atomic_load(&job.failed) || atomic_load(&job.compared) == 0;
 }

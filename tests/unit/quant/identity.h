@@ -80,7 +80,7 @@ static inline float weight_of(enum weight_kind kind, uint64_t key, uint64_t i)
     case DENORMAL:
         return (float)(1e-41 * noise);
     case HUGE_VALUES:
-        return (float)copysign(pow(10, 16 * uniform), noise);
+        return (float)copysign(pow(10, 16.999 * uniform), noise);
     case ALTERNATING:
         return (float)(level * (i % 2 ? 1 : -1) * (rng_u64(key, run) % 3 ? 1 : uniform));
     case NEARLY_EQUAL:
@@ -139,18 +139,25 @@ static inline void keep_below(struct sample *s, double bound)
             x[i] = (float)copysign(bound * (0.5 + 0.5 / (double)(1 + i % 9)), x[i]);
 }
 
-/* About `most` weights of a type; given: real ones to take from, or NULL. False: no memory. */
+/* About `most` weights of a type; given: real ones to take from, or NULL. False: no memory, or fewer than a
+ * row of real ones. */
 static inline bool sample_new(struct sample *s, const struct quant_type *type, enum weight_kind kind,
                               enum importance_kind importances, uint64_t key, const float *given,
                               int64_t n_given, int64_t most)
 {
     static const int row_blocks[] = {1, 1, 2, 3, 5, 8, 16, 18, 64};
-    const int64_t blocks = row_blocks[rng_u64(key, 1) % (sizeof row_blocks / sizeof *row_blocks)];
+    int64_t blocks = row_blocks[rng_u64(key, 1) % (sizeof row_blocks / sizeof *row_blocks)];
+    if (type->block < SUPER_BLOCK && rng_u64(key, 5) % 8 == 0)
+        blocks *= 10; /* rows longer than a batch */
     const bool at_start = rng_u64(key, 2) % 2;
     s->n_per_row = blocks * type->block;
     s->n_rows = 1 + (int64_t)(rng_u64(key, 3) % (uint64_t)(1 + most / s->n_per_row));
+    if (given && s->n_rows * s->n_per_row > n_given)
+        s->n_rows = n_given / s->n_per_row;
     s->weighted = importances != NONE;
     const int64_t n = s->n_rows * s->n_per_row;
+    if (n < 1)
+        return false;
     const size_t bytes = (size_t)s->n_rows * ggml_row_size(type->type, s->n_per_row);
     if (!guarded_new(&s->x, sizeof(float) * (size_t)n, at_start) ||
         !guarded_new(&s->q, sizeof(float) * (size_t)s->n_per_row, at_start) ||
@@ -159,7 +166,7 @@ static inline bool sample_new(struct sample *s, const struct quant_type *type, e
     float *x = (float *)s->x.data, *q = (float *)s->q.data;
     for (int64_t i = 0; i < s->n_per_row; i++)
         q[i] = s->weighted ? importance_of(importances, key, (uint64_t)i) : 0;
-    const int64_t from = given ? (int64_t)(rng_u64(key, 4) % (uint64_t)(n_given - n)) / 32 * 32 : 0;
+    const int64_t from = given ? (int64_t)(rng_u64(key, 4) % (uint64_t)(n_given - n + 1)) / 32 * 32 : 0;
     for (int64_t i = 0; i < n; i++)
         x[i] = given ? given[from + i] : weight_of(kind, key, (uint64_t)i);
     if (type->searches_grid)
@@ -208,7 +215,7 @@ static inline int64_t compare_kind(const struct quant_type *type, enum weight_ki
         struct sample s;
         const uint64_t key = seed + 1000003 * trial + 101 * (uint64_t)kind + 17 * (uint64_t)importances;
         if (!sample_new(&s, type, kind, importances, key, given, n_given, n == 0 ? 1024 : 16384)) {
-            fprintf(stderr, "identity: no memory\n");
+            fprintf(stderr, "identity: no memory, or too few real weights\n");
             return -1;
         }
         ggml_quantize_chunk(type->type, (const float *)s.x.data, s.theirs.data, 0, s.n_rows, s.n_per_row,

@@ -17,7 +17,7 @@ static const struct {
     int n_points, size, values, distances;
     bool shortens;
 } expected[] = {
-    {GGML_TYPE_IQ1_S, 2048, 8, 3, 3, true}, {GGML_TYPE_IQ1_M, 2048, 8, 3, 3, true},
+    {GGML_TYPE_IQ1_S, 2048, 8, 3, 3, true},  {GGML_TYPE_IQ1_M, 2048, 8, 3, 3, true},
     {GGML_TYPE_IQ2_XXS, 256, 8, 3, 2, true}, {GGML_TYPE_IQ2_XS, 512, 8, 3, 2, true},
     {GGML_TYPE_IQ2_S, 1024, 8, 3, 1, false}, {GGML_TYPE_IQ3_XXS, 256, 4, 8, 2, true},
     {GGML_TYPE_IQ3_S, 512, 4, 8, 3, true},

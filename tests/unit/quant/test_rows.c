@@ -293,6 +293,39 @@ static void types_together_are_as_alone(void **state)
     }
 }
 
+/* More types at once than are worked on together, some of them twice and some that are none. */
+static void any_number_of_types(void **state)
+{
+    (void)state;
+    enum { TARGETS = 130, ROWS = 67, N = ROWS * ROW };
+    size_t n;
+    const struct quant_type *types = quant_types(&n);
+    struct quant_target targets[TARGETS];
+    float *x = random_weights(seed, N), q[ROW], *errors = malloc(sizeof(float) * TARGETS * N), *back = errors;
+    uint8_t *bytes = malloc(sizeof(float) * N);
+    assert_true(errors && bytes);
+    random_importances(seed, q, ROW);
+    for (size_t k = 0; k < TARGETS; k++) {
+        const enum ggml_type type = k % 40 == 39 ? GGML_TYPE_Q8_K : types[k * 7 % n].type;
+        targets[k] = (struct quant_target){.type = type, .error = errors + k * N};
+    }
+    quant_rows_all(targets, TARGETS, x, ROWS, ROW, q);
+    for (size_t k = TARGETS; k-- > 1;) { /* the first one's errors are overwritten */
+        struct allot_error err;
+        const enum quant_result alone = quant_rows(targets[k].type, x, bytes, ROWS, ROW, q);
+        assert_int_equal(targets[k].result, alone);
+        if (alone == QUANT_INFEASIBLE)
+            continue;
+        assert_int_equal(quant_to_f32(targets[k].type, bytes, back, N, &err), ALLOT_OK);
+        for (int i = 0; i < N; i++)
+            if (targets[k].error[i] != back[i] - x[i])
+                fail_msg("target %d, %s: weight %d", (int)k, ggml_type_name(targets[k].type), i);
+    }
+    free(x);
+    free(errors);
+    free(bytes);
+}
+
 /* A zero super-block makes Q4_K invalid for llama-quantize; floored it is as good as with equal importances.
  */
 static void floored_rows_are_good(void **state)
@@ -521,6 +554,7 @@ int main(void)
         cmocka_unit_test(validity_equals_ggml),
         cmocka_unit_test(hostile_values_never_abort),
         cmocka_unit_test(types_together_are_as_alone),
+        cmocka_unit_test(any_number_of_types),
         cmocka_unit_test(floored_rows_are_good),
         cmocka_unit_test(weights_without_importance_survive),
         cmocka_unit_test(single_zeros_keep_their_bytes),
