@@ -103,7 +103,7 @@ LANE void affine_tiles(struct affine_fit *fit, const struct batch *b, int first,
         }
     }
     for (int step = 0; step <= s->n_steps; step++) {
-        unsigned small = ~0u, better = 0;
+        unsigned small = ~0u;
         vf try_scale[TOGETHER], try_least[TOGETHER], error[TOGETHER];
         vm fits[TOGETHER];
         for (int k = 0; k < n; k++) {
@@ -128,7 +128,6 @@ LANE void affine_tiles(struct affine_fit *fit, const struct batch *b, int first,
         affine_error(error, codes, x, w, try_scale, try_least, s, n);
         for (int k = 0; k < n; k++) {
             vm won = m_and(fits[k], f_lt(error[k], best[k]));
-            better |= m_bits(won);
             best[k] = f_pick(won, error[k], best[k]);
             best_code_scale[k] = f_pick(won, code_scale[k], best_code_scale[k]);
             base[k] = f_pick(won, low[k], base[k]);
