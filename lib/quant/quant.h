@@ -56,8 +56,9 @@ enum ggml_type quant_type_fallback(enum ggml_type type, int64_t n_per_row);
 allot_status quant_to_f32(enum ggml_type type, const void *src, float *dst, int64_t n,
                           struct allot_error *err);
 
-/* Builds the tables that ggml's searches of these types need, once per process. The first quant_rows would
- * do it too, but for IQ1 and IQ2 types it takes seconds each, and here the job can be seen and stopped. */
+/* Compares the kernels with ggml and builds the tables that searches of these types need, once per process.
+ * The first quant_rows would do it too, but where ggml itself is called it takes seconds for each IQ1 or IQ2
+ * type, and here the job can be seen and stopped. */
 allot_status quant_prepare(const enum ggml_type *types, size_t n_types, const struct allot_progress *progress,
                            struct allot_error *err);
 
