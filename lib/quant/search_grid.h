@@ -247,14 +247,13 @@ LANE void grid_replace(struct grid_tile *t, const int32_t *places, int n_places,
 LANE void grid_points(struct grid_tile *t, int tries, vm alive, const struct quant_grid *g,
                       const struct grid_search *s)
 {
-    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const int n = tries * grid_groups(s) * LANES;
     int32_t one[(GRID_TRIED + 1) * LANES], two[(GRID_TRIED + 1) * LANES], more[(GRID_TRIED + 1) * LANES];
     int n_one = 0, n_two = 0, n_more = 0;
     for (int at = 0; at < n; at++)
         t->entries[at] = g->map[t->words[at]];
     for (int at = 0; at < n; at += LANES) {
-        vi entry = i_load(t->entries + at), steps = ~entry & 255, places = i_load(lanes) + at;
+        vi entry = i_load(t->entries + at), steps = ~entry & 255, places = i_lanes() + at;
         vm off = m_and(alive, i_lt(entry, i_set(0))), is_one = i_eq(steps, i_set(1)),
            is_two = i_eq(steps, i_set(2));
         i_store(t->words + at, i_load(t->words + at) & GRID_WORD);
