@@ -43,6 +43,12 @@ int64_t head_token_bytes(const struct net *net, int64_t n)
     return (int64_t)sizeof(float) * n * (2 * net->n_embd + block_rows(net));
 }
 
+int64_t net_teacher_bytes(const struct net *net, int64_t n)
+{
+    return head_token_bytes(net, n) +
+           (int64_t)sizeof(float) * (block_rows(net) * net->n_embd + net->n_embd + n + net->n_vocab);
+}
+
 int64_t head_fixed_bytes(const struct net *net, int64_t n)
 {
     int64_t block = block_rows(net), group = n < HEAD_GROUP ? n : HEAD_GROUP;
@@ -328,19 +334,23 @@ void net_targets_release(struct net_targets *targets)
 
 struct logit_gradient {
     float *logits; /* (n, rows) in place */
+    float *wanted; /* (teacher's n, rows): the teacher's logits */
     const struct net *net;
     const struct net_targets *targets;
     int64_t first, rows;
 };
 
-/* d log p(y) / d logits = onehot(y) - p; then by what the logits are of the products. */
+/* d/d logits of log p(y) is onehot(y) - p, of the teacher's mean of it q - p; then by what the logits are of
+ * the products. */
 static void logit_gradient_token(void *user, int64_t t, int thread)
 {
     (void)thread;
     const struct logit_gradient *g = user;
+    const struct net_teacher *teacher = g->targets->teacher;
     float *row = g->logits + t * g->rows, capped[HEAD_BLOCK], cap = g->net->final_softcap;
-    int32_t label = g->targets->labels[t];
-    if (label < 0) {
+    const bool taught = teacher != NULL && t < teacher->n;
+    int32_t label = taught ? -1 : g->targets->labels[t];
+    if (label < 0 && !taught) {
         memset(row, 0, sizeof(float) * (size_t)g->rows);
         return;
     }
@@ -349,8 +359,14 @@ static void logit_gradient_token(void *user, int64_t t, int thread)
     exp_shifted(row, g->rows, g->targets->lse[t]);
     for (int64_t v = 0; v < g->rows; v++)
         row[v] = -row[v];
-    if (label >= g->first && label < g->first + g->rows)
+    if (taught) {
+        const float *q = g->wanted + t * g->rows;
+        exp_shifted(g->wanted + t * g->rows, g->rows, teacher->lse[t]);
+        for (int64_t v = 0; v < g->rows; v++)
+            row[v] += q[v];
+    } else if (label >= g->first && label < g->first + g->rows) {
         row[label - g->first] += 1.0f;
+    }
     for (int64_t v = 0; v < g->rows && cap > 0; v++)
         row[v] *= 1.0f - capped[v] * capped[v] / (cap * cap);
     for (int64_t v = 0; v < g->rows && g->net->logit_scale != 1; v++)
@@ -377,19 +393,26 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
                            const struct net_targets *targets, const struct net_observer *observer,
                            const char *folder, struct allot_error *err)
 {
-    struct head h;
+    const struct net_teacher *teacher = targets->teacher;
+    struct head h, taught = {0};
     allot_status status = head_init(&h, net, pool, x, n, folder, err);
-    if (status != ALLOT_OK)
+    if (status == ALLOT_OK && teacher != NULL)
+        status = head_init(&taught, teacher->net, pool, teacher->x, teacher->n, folder, err);
+    if (status != ALLOT_OK) {
+        head_release(&h);
         return status;
+    }
     bool vectors = observer != NULL && observer->vector != NULL && net->output_bias != NULL;
     double *dbias = vectors ? calloc((size_t)net->n_vocab, sizeof *dbias) : NULL;
     if (vectors && dbias == NULL)
         status = allot_fail_memory(err, (size_t)net->n_vocab * sizeof *dbias, net->output_bias->name);
     for (int64_t first = 0, rows; first < net->n_vocab && status == ALLOT_OK; first += rows) {
         status = head_block(&h, first, &rows, err);
+        if (status == ALLOT_OK && teacher != NULL)
+            status = head_block(&taught, first, &rows, err);
         if (status != ALLOT_OK)
             break;
-        struct logit_gradient g = {h.logits, net, targets, first, rows};
+        struct logit_gradient g = {h.logits, taught.logits, net, targets, first, rows};
         pool_run(pool, n, logit_gradient_token, &g);
         if (vectors)
             bias_backward(dbias + first, h.logits, n, rows);
@@ -411,6 +434,7 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
     if (status == ALLOT_OK)
         status = norm_gradient(&h, dx, x, observer, err);
     free(dbias);
+    head_release(&taught);
     head_release(&h);
     return status;
 }

@@ -166,11 +166,25 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
 allot_status net_log_probs(const struct net *net, struct pool *pool, const float *x, int64_t n,
                            float *log_probs, struct allot_error *err);
 
-/* The labels whose log-probability is differentiated. */
+/* Final states of another network with the same vocabulary, for the first n tokens of a batch: its
+ * distribution q stands there in place of labels, and what is differentiated is sum_y q(y) log p(y). The
+ * gradient of KL(q || p) is the negative of that. */
+struct net_teacher {
+    const struct net *net;
+    int64_t n;
+    const float *x;   /* (n, n_embd) */
+    const float *lse; /* [n] of its logits */
+};
+
+/* Bytes that a teacher of n tokens takes in net_backward, beside x and lse. */
+int64_t net_teacher_bytes(const struct net *net, int64_t n);
+
+/* What is differentiated: the log-probability of labels, or of a teacher's distribution. */
 struct net_targets {
     int64_t n;
-    int32_t *labels; /* [n]; negative: this position has none */
-    float *lse;      /* [n] logarithm of the sum of the exponentials of the logits */
+    int32_t *labels;                   /* [n]; negative: this position has none */
+    float *lse;                        /* [n] logarithm of the sum of the exponentials of the logits */
+    const struct net_teacher *teacher; /* or NULL; the caller's */
 };
 /* Draws a label from the model's own distribution at every position, from the random number
  * (seed, position in the batch). The caller may then overwrite labels. */
