@@ -18,8 +18,6 @@ void fisher_params(char params[static 64], const struct fisher_options *options)
     snprintf(params, 64, "chunk=%" PRId32 " seed=%" PRIu64, options->chunk, options->seed);
 }
 
-enum { EXPERTS_NAMED = 8 };
-
 /* One tensor of the model, as a run sees it. */
 struct candidate {
     bool wanted;
@@ -105,14 +103,6 @@ static allot_status fisher_lookup(void *user, const struct net_lookup *lookup, s
     return status;
 }
 
-static int64_t count_seen(const struct projection *p)
-{
-    int64_t n = 0;
-    for (int64_t e = 0; e < p->tensor->ne[2]; e++)
-        n += p->seen[e];
-    return n;
-}
-
 /* cost = 1/(2 n_tokens) sum_c u_c^2; its standard error takes chunks as independent samples. Experts without
  * tokens count as the mean of the others. */
 static struct archive_cost summarize(const struct fisher *f, const struct projection *p, size_t j, float *u)
@@ -120,7 +110,7 @@ static struct archive_cost summarize(const struct fisher *f, const struct projec
     const struct quant_type *type = quant_type_find(p->types[j]);
     int64_t n_chunks = f->projector.n_chunks;
     double sum = 0, sum2 = 0, n = (double)n_chunks;
-    double scale = sqrt((double)p->tensor->ne[2] / (double)count_seen(p));
+    double scale = sqrt((double)p->tensor->ne[2] / (double)candidates_seen(p->tensor, p->seen));
     for (int64_t c = 0; c < n_chunks; c++) {
         double value = scale * p->u[c * (int64_t)p->n_types + (int64_t)j];
         double kl = value * value / (2.0 * f->options->chunk);
@@ -142,24 +132,12 @@ static struct archive_cost summarize(const struct fisher *f, const struct projec
     };
 }
 
-/* Names the experts that no token took: once a layer, whose tensors have them in common. */
+/* Once a layer, whose tensors have them in common. */
 static void note_unseen(struct fisher *f, const struct projection *p)
 {
     const struct gguf_tensor *t = p->tensor;
-    int64_t n_unseen = t->ne[2] - count_seen(p), n_named = 0;
-    char list[160] = "";
-    if (n_unseen == 0 || t->layer == f->last_layer_noted)
-        return;
-    for (int64_t e = 0; e < t->ne[2] && n_named < EXPERTS_NAMED; e++) {
-        size_t used = strlen(list);
-        if (!p->seen[e])
-            snprintf(list + used, sizeof list - used, "%s%" PRId64, n_named++ > 0 ? ", " : "", e);
-    }
-    f->last_layer_noted = t->layer;
-    allot_note(f->progress,
-               "%s: no token of the calibration took expert%s %s%s (%" PRId64 " of %" PRId64
-               "); in all of the layer's experts tensors they count as the mean of the others",
-               t->name, n_unseen > 1 ? "s" : "", list, n_unseen > n_named ? ", ..." : "", n_unseen, t->ne[2]);
+    if (t->layer != f->last_layer_noted && candidates_note_unseen(f->progress, t, p->seen))
+        f->last_layer_noted = t->layer;
 }
 
 static allot_status store(struct fisher *f, const struct projection *p, struct allot_error *err)
@@ -191,7 +169,8 @@ static allot_status fisher_done(void *user, const struct gguf_tensor *tensor, st
     struct candidate *c = &f->candidates[tensor - f->net->model->tensors];
     if (c->projection == NULL)
         return ALLOT_OK;
-    bool all_seen = tensor != f->net->token_embd && count_seen(c->projection) == tensor->ne[2];
+    bool all_seen =
+        tensor != f->net->token_embd && candidates_seen(tensor, c->projection->seen) == tensor->ne[2];
     allot_status status = ALLOT_OK;
     if (!all_seen)
         status = projection_try_rows(c->projection, &f->projector, f->net->model, err);
