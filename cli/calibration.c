@@ -41,10 +41,10 @@ static const struct option_row rows[] = {
         "it or nothing on it fits; without a list those that suit ordinary weights"),
     ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
         "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
-        "libllama runs and memory holds"),
+        "libllama runs and memory holds; exact: from a forward pass per tensor and type, for small models"),
     ROW("sequences", 0, "N", OPTION_INT, sequences, TEXT_OF(FISHER_DEFAULT_SEQUENCES), 1,
         "calibration sequences for the costs, spread evenly over the texts; with --method probe " TEXT_OF(
-            PROBE_DEFAULT_SEQUENCES) " unless given"),
+            PROBE_DEFAULT_SEQUENCES) " unless given, with exact " TEXT_OF(EXACT_DEFAULT_SEQUENCES)),
     ROW("seq-len", 0, "N", OPTION_INT, sequence_length, TEXT_OF(FISHER_DEFAULT_SEQUENCE_LENGTH), 8,
         "tokens of each of them"),
     ROW("chunk", 0, "N", OPTION_INT, chunk, TEXT_OF(FISHER_DEFAULT_CHUNK), 1,
@@ -65,15 +65,15 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
 {
     static const char *const of_fisher[] = {"chunk", "seed"};
     struct type_set set;
-    const bool probe = strcmp(args->method, "probe") == 0;
-    if (!probe && strcmp(args->method, "fisher") != 0)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--method: '%s' is not one of fisher, probe",
+    const bool fisher = strcmp(args->method, "fisher") == 0;
+    if (!fisher && strcmp(args->method, "probe") != 0 && strcmp(args->method, "exact") != 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--method: '%s' is not one of fisher, probe, exact",
                           args->method);
-    for (size_t i = 0; probe && i < sizeof of_fisher / sizeof *of_fisher; i++)
+    for (size_t i = 0; !fisher && i < sizeof of_fisher / sizeof *of_fisher; i++)
         if (string_list_has(&args->sized.common.given, of_fisher[i]))
-            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method probe exclude each other",
-                              of_fisher[i]);
-    if (!probe && args->sequence_length % args->chunk != 0)
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method %s exclude each other",
+                              of_fisher[i], args->method);
+    if (fisher && args->sequence_length % args->chunk != 0)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--chunk: %" PRId64 " does not divide --seq-len %" PRId64,
                           args->chunk, args->sequence_length);
     if (args->imatrix && args->no_imatrix)
@@ -91,8 +91,11 @@ enum calibration_means calibration_method(const struct calibrated_arguments *arg
 
 static int64_t n_sequences(const struct calibrated_arguments *args)
 {
-    const bool given = string_list_has(&args->sized.common.given, "sequences");
-    return calibration_method(args) == BY_LIBLLAMA && !given ? PROBE_DEFAULT_SEQUENCES : args->sequences;
+    if (string_list_has(&args->sized.common.given, "sequences"))
+        return args->sequences;
+    if (strcmp(args->method, "exact") == 0)
+        return EXACT_DEFAULT_SEQUENCES;
+    return calibration_method(args) == BY_LIBLLAMA ? PROBE_DEFAULT_SEQUENCES : args->sequences;
 }
 
 static allot_status open_net(struct calibration *c, const struct gguf_model *model,
@@ -400,6 +403,22 @@ static allot_status probe_costs(struct calibration_result *result, int64_t *set_
     return status;
 }
 
+static allot_status exact_costs(struct calibration_result *result, int64_t *set_id, struct calibration *c,
+                                const struct exact_options *options, const struct job_imatrix *im,
+                                const struct allot_progress *progress, struct allot_error *err)
+{
+    char params[64];
+    exact_params(params, &c->net);
+    result->exact = true;
+    allot_status status = open_set(set_id, c, im, "exact", params, err);
+    if (status == ALLOT_OK)
+        status = exact_run(&result->exactly, &c->net, c->pool, &c->sequences, im->present ? &im->data : NULL,
+                           options, c->job->archive, *set_id, progress, err);
+    result->n_unsuited = result->exactly.n_unsuited;
+    result->n_resumed = result->exactly.n_resumed;
+    return status;
+}
+
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
                                const struct calibrated_arguments *args, const struct job_imatrix *im,
                                const struct allot_progress *progress, struct allot_error *err)
@@ -415,7 +434,10 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
     const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,
                                           &c->memory};
     const struct probe_options probe = {types, n_types, &c->memory};
-    if (calibration_method(args) == BY_LIBLLAMA)
+    const struct exact_options exact = {types, n_types, &c->memory};
+    if (strcmp(args->method, "exact") == 0)
+        status = exact_costs(result, &set_id, c, &exact, im, progress, err);
+    else if (calibration_method(args) == BY_LIBLLAMA)
         status = probe_costs(result, &set_id, c, &probe, im, progress, err);
     else
         status = fisher_costs(result, &set_id, c, &fisher, im, progress, err);

@@ -5,6 +5,7 @@
 
 #include "base/pool.h"
 #include "budget.h"
+#include "cost/exact.h"
 #include "cost/fisher.h"
 #include "cost/probe.h"
 #include "job.h"
@@ -82,10 +83,11 @@ size_t calibration_candidates(enum ggml_type out[static GGML_TYPE_COUNT], const 
  * not computed again. */
 struct calibration_result {
     struct archive_cost_set_info set;
-    bool probed;
+    bool probed, exact;
+    struct exact_result exactly;
     struct fisher_result fisher;
     struct probe_result probe;
-    int64_t n_unsuited, n_resumed; /* of either */
+    int64_t n_unsuited, n_resumed; /* of the method */
 };
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
                                const struct calibrated_arguments *args, const struct job_imatrix *im,

@@ -2,15 +2,11 @@
  */
 #include "cost/gather.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
-
-enum { EXPERTS_NAMED = 8 };
+#include "cost/candidates.h"
 
 allot_status gather_init(struct gather *gather, const struct net *net, struct pool *pool,
                          const struct imatrix *imatrix, int32_t chunk, int64_t n_chunks,
@@ -86,21 +82,13 @@ static allot_status gather_lookup(void *user, const struct net_lookup *lookup, s
     return status;
 }
 
-static int64_t count_seen(const struct projection *p)
-{
-    int64_t n = 0;
-    for (int64_t e = 0; e < p->tensor->ne[2]; e++)
-        n += p->seen[e];
-    return n;
-}
-
 static allot_status gather_done(void *user, const struct gguf_tensor *tensor, struct allot_error *err)
 {
     struct gather *g = user;
     struct gather_tensor *t = tensor_of(g, tensor);
     if (t->projection == NULL)
         return ALLOT_OK;
-    bool all_seen = tensor != g->net->token_embd && count_seen(t->projection) == tensor->ne[2];
+    bool all_seen = tensor != g->net->token_embd && candidates_seen(tensor, t->projection->seen) == tensor->ne[2];
     allot_status status = ALLOT_OK;
     if (!all_seen)
         status = projection_try_rows(t->projection, &g->projector, g->net->model, err);
@@ -127,24 +115,12 @@ struct net_observer gather_observer(struct gather *gather)
 
 double gather_scale(const struct projection *p)
 {
-    return sqrt((double)p->tensor->ne[2] / (double)count_seen(p));
+    return sqrt((double)p->tensor->ne[2] / (double)candidates_seen(p->tensor, p->seen));
 }
 
 void gather_note_unseen(struct gather *gather, const struct projection *p)
 {
     const struct gguf_tensor *t = p->tensor;
-    int64_t n_unseen = t->ne[2] - count_seen(p), n_named = 0;
-    char list[160] = "";
-    if (n_unseen == 0 || t->layer == gather->last_layer_noted)
-        return;
-    for (int64_t e = 0; e < t->ne[2] && n_named < EXPERTS_NAMED; e++) {
-        size_t used = strlen(list);
-        if (!p->seen[e])
-            snprintf(list + used, sizeof list - used, "%s%" PRId64, n_named++ > 0 ? ", " : "", e);
-    }
-    gather->last_layer_noted = t->layer;
-    allot_note(gather->progress,
-               "%s: no token of the calibration took expert%s %s%s (%" PRId64 " of %" PRId64
-               "); in all of the layer's experts tensors they count as the mean of the others",
-               t->name, n_unseen > 1 ? "s" : "", list, n_unseen > n_named ? ", ..." : "", n_unseen, t->ne[2]);
+    if (t->layer != gather->last_layer_noted && candidates_note_unseen(gather->progress, t, p->seen))
+        gather->last_layer_noted = t->layer;
 }

@@ -8,29 +8,14 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "gguf/convert.h"
 #include "net/gemm.h"
 #include "net/linear.h"
+#include "net/source.h"
 
 /* Maximum and sum of exponentials above it, of one token's logits in one block. */
 struct block_sum {
     float top;
     double sum;
-};
-
-/* Buffers for walking the vocabulary with the normed states of n tokens. */
-struct head {
-    const struct net *net;
-    struct pool *pool;
-    int64_t n, block;    /* rows per block: HEAD_BLOCK or the whole vocabulary */
-    float *norm_weight;  /* [n_embd] */
-    float *inv_rms;      /* [n] */
-    float *w;            /* (block, n_embd) */
-    struct spill tokens; /* holds the three that follow */
-    float *xn;           /* (n, n_embd) */
-    float *dxn;          /* (n, n_embd): gradient of xn, or what the caller likes */
-    float *logits;       /* (n, block) */
-    float *bias;         /* [n_vocab], or NULL */
 };
 
 static int64_t block_rows(const struct net *net)
@@ -58,7 +43,7 @@ int64_t head_fixed_bytes(const struct net *net, int64_t n)
            head_token_bytes(net, group) + group * sums;
 }
 
-static void head_release(struct head *h)
+void head_release(struct head *h)
 {
     free(h->norm_weight);
     free(h->inv_rms);
@@ -68,9 +53,13 @@ static void head_release(struct head *h)
     *h = (struct head){0};
 }
 
-/* Norms the final states. folder: as in head_backward. */
-static allot_status head_init(struct head *h, const struct net *net, struct pool *pool, const float *x,
-                              int64_t n, const char *folder, struct allot_error *err)
+void head_norm(struct head *h, float *xn, const float *x, int64_t n)
+{
+    rms_norm_forward(h->pool, xn, h->inv_rms, x, h->norm_weight, n, h->net->n_embd, h->net->rms_eps);
+}
+
+allot_status head_init(struct head *h, const struct net *net, struct pool *pool, const float *x, int64_t n,
+                       const char *folder, struct allot_error *err)
 {
     *h = (struct head){.net = net, .pool = pool, .n = n, .block = block_rows(net)};
     size_t d = (size_t)net->n_embd;
@@ -87,9 +76,9 @@ static allot_status head_init(struct head *h, const struct net *net, struct pool
         status = spill_new(&h->tokens, (size_t)head_token_bytes(net, n), folder,
                            "the states of the output layer", err);
     if (status == ALLOT_OK)
-        status = gguf_tensor_to_f32(net->model, net->output_norm, 0, 1, h->norm_weight, NULL, err);
+        status = net_rows(net, net->output_norm, 0, 1, h->norm_weight, NULL, err);
     if (status == ALLOT_OK && biased)
-        status = gguf_tensor_to_f32(net->model, net->output_bias, 0, 1, h->bias, NULL, err);
+        status = net_rows(net, net->output_bias, 0, 1, h->bias, NULL, err);
     if (status != ALLOT_OK) {
         head_release(h);
         return status;
@@ -97,22 +86,22 @@ static allot_status head_init(struct head *h, const struct net *net, struct pool
     h->xn = h->tokens.data;
     h->dxn = h->xn + n * net->n_embd;
     h->logits = h->dxn + n * net->n_embd;
-    rms_norm_forward(pool, h->xn, h->inv_rms, x, h->norm_weight, n, net->n_embd, net->rms_eps);
+    head_norm(h, h->xn, x, n);
     return ALLOT_OK;
 }
 
-/* Rows [first, first + n_rows) of the output matrix. */
-static allot_status load_rows(struct head *h, int64_t first, int64_t n_rows, struct allot_error *err)
+allot_status head_load_rows(struct head *h, const struct net *net, int64_t first, int64_t n_rows,
+                            struct allot_error *err)
 {
-    allot_status status =
-        gguf_tensor_to_f32(h->net->model, h->net->output, first, n_rows, h->w, h->pool, err);
-    gguf_tensor_forget_rows(h->net->output, first, n_rows);
+    allot_status status = net_rows(net, net->output, first, n_rows, h->w, h->pool, err);
+    gguf_tensor_forget_rows(net->output, first, n_rows);
     return status;
 }
 
 /* What is done to the products of one token, in place. */
 struct finishing {
     const struct head *h;
+    float *logits;
     int64_t first, rows;
 };
 
@@ -121,7 +110,7 @@ static void finish_token(void *user, int64_t t, int thread)
     (void)thread;
     const struct finishing *f = user;
     const struct net *net = f->h->net;
-    float *row = f->h->logits + t * f->rows;
+    float *row = f->logits + t * f->rows;
     for (int64_t v = 0; v < f->rows && f->h->bias != NULL; v++)
         row[v] += f->h->bias[f->first + v];
     for (int64_t v = 0; v < f->rows && net->logit_scale != 1; v++)
@@ -130,11 +119,10 @@ static void finish_token(void *user, int64_t t, int thread)
         softcap_values(row, f->rows, net->final_softcap);
 }
 
-/* Logits (n, rows) of xn (n, n_embd) from the rows in h->w. */
-static void head_logits(struct head *h, const float *xn, int64_t n, int64_t first, int64_t rows)
+void head_logits(const struct head *h, float *logits, const float *xn, int64_t n, int64_t first, int64_t rows)
 {
-    struct finishing f = {h, first, rows};
-    gemm_forward(h->pool, h->logits, xn, h->w, n, rows, h->net->n_embd);
+    struct finishing f = {h, logits, first, rows};
+    gemm_forward(h->pool, logits, xn, h->w, n, rows, h->net->n_embd);
     if (h->bias != NULL || h->net->logit_scale != 1 || h->net->final_softcap > 0)
         pool_run(h->pool, n, finish_token, &f);
 }
@@ -144,9 +132,9 @@ static allot_status head_block(struct head *h, int64_t first, int64_t *n_rows, s
 {
     int64_t left = h->net->n_vocab - first;
     *n_rows = left < h->block ? left : h->block;
-    allot_status status = load_rows(h, first, *n_rows, err);
+    allot_status status = head_load_rows(h, h->net, first, *n_rows, err);
     if (status == ALLOT_OK)
-        head_logits(h, h->xn, h->n, first, *n_rows);
+        head_logits(h, h->logits, h->xn, h->n, first, *n_rows);
     return status;
 }
 
@@ -256,10 +244,10 @@ static allot_status draw_block(struct head *h, int64_t b, const int64_t *chosen,
     if (m == 0)
         return ALLOT_OK;
     int64_t rows = net->n_vocab - first < h->block ? net->n_vocab - first : h->block;
-    allot_status status = load_rows(h, first, rows, err);
+    allot_status status = head_load_rows(h, net, first, rows, err);
     if (status != ALLOT_OK)
         return status;
-    head_logits(h, h->dxn, m, first, rows);
+    head_logits(h, h->logits, h->dxn, m, first, rows);
     struct drawing d = {h, first, rows, tokens, rest, labels};
     pool_run(h->pool, m, draw_token, &d);
     return ALLOT_OK;
