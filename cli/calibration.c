@@ -326,6 +326,24 @@ allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job
 /* ---- Costs
  * ------------------------------------------------------------------------------------------------- */
 
+allot_status calibration_types(enum ggml_type out[static GGML_TYPE_COUNT], size_t *n,
+                               const struct calibrated_arguments *args, struct allot_error *err)
+{
+    struct type_set named, allowed;
+    size_t n_all, kept = 0;
+    allot_status status = type_set_parse(&named, args->types, err);
+    if (status == ALLOT_OK)
+        status = constraint_types(&allowed, args->types, args->sized.constraints.compat, err);
+    if (status != ALLOT_OK)
+        return status;
+    n_all = calibration_candidates(out, &named);
+    for (size_t i = 0; i < n_all; i++)
+        if (!allowed.given || allowed.has[out[i]])
+            out[kept++] = out[i];
+    *n = kept;
+    return ALLOT_OK;
+}
+
 size_t calibration_candidates(enum ggml_type out[static GGML_TYPE_COUNT], const struct type_set *set)
 {
     size_t n_known, n = 0;
@@ -423,14 +441,13 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
                                const struct calibrated_arguments *args, const struct job_imatrix *im,
                                const struct allot_progress *progress, struct allot_error *err)
 {
-    struct type_set set;
     enum ggml_type types[GGML_TYPE_COUNT];
+    size_t n_types;
     int64_t set_id = 0;
     memset(result, 0, sizeof *result);
-    allot_status status = type_set_parse(&set, args->types, err);
+    allot_status status = calibration_types(types, &n_types, args, err);
     if (status != ALLOT_OK)
         return status;
-    const size_t n_types = calibration_candidates(types, &set);
     const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,
                                           &c->memory};
     const struct probe_options probe = {types, n_types, &c->memory};

@@ -78,6 +78,9 @@ allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibrati
 
 /* The named types, or those a table marks as candidates, by rising bits per weight; returns how many. */
 size_t calibration_candidates(enum ggml_type out[static GGML_TYPE_COUNT], const struct type_set *set);
+/* Those of them that --compat allows. */
+allot_status calibration_types(enum ggml_type out[static GGML_TYPE_COUNT], size_t *n,
+                               const struct calibrated_arguments *args, struct allot_error *err);
 
 /* After calibration_read. Costs of all tensors in the wanted types into the archive; what is there already is
  * not computed again. */
