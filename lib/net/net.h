@@ -85,7 +85,8 @@ struct net_source {
 };
 
 /* A copy of an opened net with another source is a net too: it may be given wherever a net is wanted, shares
- * all it has with the first, goes with it, and is not released. */
+ * all it has with the first, goes with it, and is not released. What net_open reads itself, the factors of
+ * the rotary embedding, stays the model's. */
 struct net {
     const struct gguf_model *model;
     const struct net_source *source; /* NULL, as net_open sets it: the model's weights */
