@@ -65,18 +65,20 @@ static void print_constraints(const struct type_plan *plan)
         printf("budget:        %s of %s for %s\n", str_size(used, plan->answer.used[l]),
                str_size(asked, c->budgets.rules[l].bytes), constraint_label(label, &c->budgets.rules[l]));
     if (c->pins.n) {
-        printf("pinned:        %zu tensors", count_decisions(plan, DECISION_PINNED) + fallbacks);
+        const size_t pinned = count_decisions(plan, DECISION_PINNED) + fallbacks;
+        printf("pinned:        %zu of %zu tensors", pinned,
+               pinned + tied + count_decisions(plan, DECISION_CHOSEN));
         if (fallbacks)
             printf(", %zu of them to the fallback of a type that their rows do not fit", fallbacks);
         if (tied)
             printf(", and %zu tied to these", tied);
-        printf("; %zu chosen\n", count_decisions(plan, DECISION_CHOSEN));
+        putchar('\n');
     }
     if (unlisted)
         printf("remark:        %zu tensors keep their own type, since nothing allowed suits their rows\n",
                unlisted);
     if (c->ties.n)
-        printf("tied:          %zu groups\n", count_ties(plan->knapsack));
+        printf("groups tied:   %zu\n", count_ties(plan->knapsack));
 }
 
 static bool as_it_is(const struct type_plan *plan, const struct gguf_model *model)

@@ -38,3 +38,7 @@ run cost m -f t --no-imatrix --imatrix-chunks=8
 run verify r
 run inspect ''
 run verify -- --help
+for option in --pin --min --max --tie --budget --compat; do run quantize m o --recipe r $option x=1; done
+run quantize m o --size 1GB --size 2GB --min Q4_X
+run quantize m o --size 1GB,2GB
+run quantize m o --size 1GB --compat nothing
