@@ -41,7 +41,8 @@ static const struct option_row rows[] = {
         "it or nothing on it fits; without a list those that suit ordinary weights"),
     ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
         "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
-        "libllama runs and memory holds"),
+        "libllama runs and memory holds; weight: from weights and imatrix alone, for a preview (relative "
+        "errors, not nats)"),
     ROW("sequences", 0, "N", OPTION_INT, sequences, TEXT_OF(FISHER_DEFAULT_SEQUENCES), 1,
         "calibration sequences for the costs, spread evenly over the texts; with --method probe " TEXT_OF(
             PROBE_DEFAULT_SEQUENCES) " unless given"),
@@ -61,19 +62,61 @@ const char *calibration_run_option(size_t i)
     return i < sizeof names / sizeof *names ? names[i] : NULL;
 }
 
+/* What each method needs, and the options that it does not heed. */
+static const struct method {
+    const char *name;
+    enum calibration_means means;
+    const char *unheeded[5];
+} methods[] = {
+    {"fisher", BY_NET, {NULL}},
+    {"probe", BY_LIBLLAMA, {"chunk", "seed"}},
+    {"weight", BY_EITHER, {"chunk", "seed", "sequences", "seq-len"}},
+};
+enum { N_METHODS = sizeof methods / sizeof *methods };
+
+static const struct method *find_method(const struct calibrated_arguments *args)
+{
+    for (size_t i = 0; i < N_METHODS; i++)
+        if (strcmp(args->method, methods[i].name) == 0)
+            return &methods[i];
+    return NULL;
+}
+
+static allot_status check_method(const struct calibrated_arguments *args, struct allot_error *err)
+{
+    const struct method *method = find_method(args);
+    if (!method)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--method: '%s' is not one of fisher, probe, weight",
+                          args->method);
+    for (size_t i = 0; method->unheeded[i]; i++)
+        if (string_list_has(&args->sized.common.given, method->unheeded[i]))
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method %s exclude each other",
+                              method->unheeded[i], method->name);
+    return ALLOT_OK;
+}
+
+static bool by_weight(const struct calibrated_arguments *args)
+{
+    return strcmp(args->method, "weight") == 0;
+}
+
+bool calibration_needs_text(const struct calibrated_arguments *args)
+{
+    return !by_weight(args) || !(args->imatrix || args->no_imatrix);
+}
+
+bool calibration_wanted(const struct calibrated_arguments *args)
+{
+    return args->texts.n ||
+           (string_list_has(&args->sized.common.given, "method") && !calibration_needs_text(args));
+}
+
 allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err)
 {
-    static const char *const of_fisher[] = {"chunk", "seed"};
     struct type_set set;
-    const bool probe = strcmp(args->method, "probe") == 0;
-    if (!probe && strcmp(args->method, "fisher") != 0)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--method: '%s' is not one of fisher, probe",
-                          args->method);
-    for (size_t i = 0; probe && i < sizeof of_fisher / sizeof *of_fisher; i++)
-        if (string_list_has(&args->sized.common.given, of_fisher[i]))
-            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method probe exclude each other",
-                              of_fisher[i]);
-    if (!probe && args->sequence_length % args->chunk != 0)
+    if (check_method(args, err) != ALLOT_OK)
+        return err->status;
+    if (strcmp(args->method, "fisher") == 0 && args->sequence_length % args->chunk != 0)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--chunk: %" PRId64 " does not divide --seq-len %" PRId64,
                           args->chunk, args->sequence_length);
     if (args->imatrix && args->no_imatrix)
@@ -86,13 +129,13 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
 
 enum calibration_means calibration_method(const struct calibrated_arguments *args)
 {
-    return strcmp(args->method, "probe") == 0 ? BY_LIBLLAMA : BY_NET;
+    return calibration_needs_text(args) ? find_method(args)->means : BY_NOTHING;
 }
 
 static int64_t n_sequences(const struct calibrated_arguments *args)
 {
     const bool given = string_list_has(&args->sized.common.given, "sequences");
-    return calibration_method(args) == BY_LIBLLAMA && !given ? PROBE_DEFAULT_SEQUENCES : args->sequences;
+    return strcmp(args->method, "probe") == 0 && !given ? PROBE_DEFAULT_SEQUENCES : args->sequences;
 }
 
 static allot_status open_net(struct calibration *c, const struct gguf_model *model,
@@ -112,7 +155,8 @@ allot_status calibration_open(struct calibration *c, struct model_job *job, stru
                               enum calibration_means means, struct allot_error *err)
 {
     memset(c, 0, sizeof *c);
-    allot_status status = means == BY_LIBLLAMA ? ALLOT_OK : open_net(c, job->model, means, err);
+    const bool uses_net = means == BY_NET || means == BY_EITHER;
+    allot_status status = uses_net ? open_net(c, job->model, means, err) : ALLOT_OK;
     if (status != ALLOT_OK)
         return status;
     c->job = job;
@@ -120,7 +164,7 @@ allot_status calibration_open(struct calibration *c, struct model_job *job, stru
     c->folder = file_folder(job->archive_path);
     c->memory = (struct memory_budget){memory ? memory : memory_default_limit(), c->folder};
     status = c->folder ? ALLOT_OK : allot_fail_memory(err, strlen(job->archive_path), "a path");
-    if (status == ALLOT_OK)
+    if (status == ALLOT_OK && means != BY_NOTHING)
         status = text_vocab_open(&c->vocab, model_first_path(job->model), err);
     if (status != ALLOT_OK)
         calibration_close(c);
@@ -137,7 +181,7 @@ allot_status calibration_read(struct calibration *c, const struct calibrated_arg
     else if (!args->no_imatrix)
         status = text_windows_from_files(&c->imatrix_windows, c->vocab, texts->items, texts->n,
                                          IMATRIX_CONTEXT, args->imatrix_chunks, err);
-    if (status == ALLOT_OK)
+    if (status == ALLOT_OK && !by_weight(args))
         status = text_windows_from_files(&c->sequences, c->vocab, texts->items, texts->n,
                                          (int32_t)args->sequence_length, n_sequences(args), err);
     return status;
@@ -350,14 +394,15 @@ static allot_status find_set(struct archive_cost_set_info *info, struct model_jo
     return status;
 }
 
-/* Finds or makes the set of these costs, and marks it as used. */
+/* Finds or makes the set of these costs, and marks it as used. Costs from no text have none in their key: the
+ * imatrix, if there is one, stands for its own. */
 static allot_status open_set(int64_t *set_id, const struct calibration *c, const struct job_imatrix *im,
                              const char *method, const char *params, struct allot_error *err)
 {
     const struct text_windows *windows = &c->sequences;
     const struct archive_cost_key key = {
         .model_sha256 = c->job->sha256,
-        .text_sha256 = windows->sha256,
+        .text_sha256 = windows->sha256, /* "" without */
         .imatrix_sha256 = im->present ? im->data.sha256 : "",
         .method = method,
         .params = params,
@@ -390,13 +435,27 @@ static allot_status probe_costs(struct calibration_result *result, int64_t *set_
 {
     char params[64];
     probe_params(params);
-    result->probed = true;
     allot_status status = open_set(set_id, c, im, "probe", params, err);
     if (status == ALLOT_OK)
         status = probe_run(&result->probe, c->job->model, c->pool, &c->sequences,
                            im->present ? &im->data : NULL, options, c->job->archive, *set_id, progress, err);
     result->n_unsuited = result->probe.n_unsuited;
     result->n_resumed = result->probe.n_resumed;
+    return status;
+}
+
+static allot_status weight_costs(struct calibration_result *result, int64_t *set_id, struct calibration *c,
+                                 const struct weight_options *options, const struct job_imatrix *im,
+                                 const struct allot_progress *progress, struct allot_error *err)
+{
+    char params[64];
+    weight_params(params);
+    allot_status status = open_set(set_id, c, im, "weight", params, err);
+    if (status == ALLOT_OK)
+        status = weight_run(&result->weight, c->job->model, c->pool, im->present ? &im->data : NULL, options,
+                            c->job->archive, *set_id, progress, err);
+    result->n_unsuited = result->weight.n_unsuited;
+    result->n_resumed = result->weight.n_resumed;
     return status;
 }
 
@@ -415,7 +474,11 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
     const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,
                                           &c->memory};
     const struct probe_options probe = {types, n_types, &c->memory};
-    if (calibration_method(args) == BY_LIBLLAMA)
+    const struct weight_options weight = {types, n_types};
+    result->method = find_method(args)->name;
+    if (by_weight(args))
+        status = weight_costs(result, &set_id, c, &weight, im, progress, err);
+    else if (strcmp(args->method, "probe") == 0)
         status = probe_costs(result, &set_id, c, &probe, im, progress, err);
     else
         status = fisher_costs(result, &set_id, c, &fisher, im, progress, err);

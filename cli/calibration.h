@@ -7,6 +7,7 @@
 #include "budget.h"
 #include "cost/fisher.h"
 #include "cost/probe.h"
+#include "cost/weight.h"
 #include "job.h"
 
 /* The arguments of the commands that calibrate; not all of them show all of the options. */
@@ -51,15 +52,20 @@ struct calibration {
     char *folder; /* of the archive, for temporary files */
 };
 
-/* What runs the model: lib/net, whose architectures are few; libllama; or lib/net if it can. */
-enum calibration_means { BY_NET, BY_LIBLLAMA, BY_EITHER };
+/* What runs the model: lib/net, whose architectures are few; libllama; lib/net if it can; or nothing, where
+ * no text is needed. */
+enum calibration_means { BY_NET, BY_LIBLLAMA, BY_EITHER, BY_NOTHING };
 
 /* memory: as in the arguments. */
 allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool, int64_t memory,
                               enum calibration_means means, struct allot_error *err);
-/* What --method needs. */
+/* Do the arguments' costs, or their imatrix, come from texts? */
+bool calibration_needs_text(const struct calibrated_arguments *args);
+/* Do they ask for costs to be measured, rather than taken from the archive? */
+bool calibration_wanted(const struct calibrated_arguments *args);
+/* What measuring needs. */
 enum calibration_means calibration_method(const struct calibrated_arguments *args);
-/* Reads all that the arguments name, so that a mistake in them shows before an archive is made. */
+/* Reads all that the arguments name and need, so that a mistake in them shows before an archive is made. */
 allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,
                               const struct allot_progress *progress, struct allot_error *err);
 void calibration_close(struct calibration *c);
@@ -82,10 +88,11 @@ size_t calibration_candidates(enum ggml_type out[static GGML_TYPE_COUNT], const 
  * not computed again. */
 struct calibration_result {
     struct archive_cost_set_info set;
-    bool probed;
+    const char *method; /* whose result is filled in */
     struct fisher_result fisher;
     struct probe_result probe;
-    int64_t n_unsuited, n_resumed; /* of either */
+    struct weight_result weight;
+    int64_t n_unsuited, n_resumed; /* of any */
 };
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
                                const struct calibrated_arguments *args, const struct job_imatrix *im,

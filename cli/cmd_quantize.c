@@ -35,7 +35,7 @@ static allot_status check_unheeded(const struct quantize_arguments *args, struct
             continue;
         if (args->recipe)
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other", name);
-        if (!args->calibrated.texts.n)
+        if (!calibration_wanted(&args->calibrated))
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s needs --file (-f TEXT)", name);
     }
     return ALLOT_OK;

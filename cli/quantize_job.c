@@ -114,7 +114,7 @@ static allot_status check_before_work(const struct quantize_run *run, struct all
                                       .texts = &args->texts};
     const bool exports_imatrix = !run->args->recipe && !args->imatrix && !args->no_imatrix;
     allot_status status = check_outputs(run, &inputs, exports_imatrix, err);
-    return status == ALLOT_OK && args->texts.n ? check_space(run, err) : status;
+    return status == ALLOT_OK && run->measures ? check_space(run, err) : status;
 }
 
 static allot_status open_calibration(struct quantize_run *run, struct allot_error *err)
@@ -131,9 +131,10 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
 {
     const struct common_arguments *common = &run->args->calibrated.sized.common;
     enum archive_use use = ARCHIVE_EXISTING;
+    run->measures = !run->args->recipe && calibration_wanted(&run->args->calibrated);
     if (run->args->recipe)
         use = ARCHIVE_OPPORTUNISTIC;
-    else if (run->args->calibrated.texts.n)
+    else if (run->measures)
         use = ARCHIVE_CREATE;
     allot_status status = name_outputs(run, err);
     if (status == ALLOT_OK)
@@ -142,9 +143,9 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
         status = check_before_work(run, err);
     if (status == ALLOT_OK)
         status = pool_new(&run->pool, (int)common->threads, err);
-    if (status == ALLOT_OK && run->args->calibrated.texts.n)
+    if (status == ALLOT_OK && run->measures)
         status = check_memory(run, err);
-    if (status == ALLOT_OK && run->args->calibrated.texts.n)
+    if (status == ALLOT_OK && run->measures)
         status = open_calibration(run, err);
     if (status == ALLOT_OK)
         status = model_job_archive(&run->job, use, err);
@@ -206,7 +207,7 @@ allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err
     struct type_set types;
     allot_status status = type_set_parse(&types, args->types, err);
     if (status == ALLOT_OK)
-        status = args->texts.n ? measured_costs(run, &costs, err) : recorded_costs(run, &costs, err);
+        status = run->measures ? measured_costs(run, &costs, err) : recorded_costs(run, &costs, err);
     if (status == ALLOT_OK)
         status = name_imatrix(run, err);
     if (status == ALLOT_OK)

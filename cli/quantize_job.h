@@ -21,7 +21,8 @@ struct quantize_run {
     char *imatrix_path; /* OUT.imatrix.gguf, or the user's; NULL: none */
     struct pool *pool;
     struct model_job job;
-    struct calibration calibration; /* with texts only */
+    bool measures;                  /* costs; else they are on record, or the types are in a recipe */
+    struct calibration calibration; /* if so */
     struct job_imatrix imatrix;
     struct provenance keys;
     struct type_plan plan;

@@ -58,6 +58,16 @@ static allot_status finished_types(bool *finished, struct archive *archive, int6
     return status;
 }
 
+bool cost_set_in_nats(const struct archive_cost_set_info *set)
+{
+    return strcmp(set->method, "weight") != 0;
+}
+
+const char *cost_set_unit(const struct archive_cost_set_info *set)
+{
+    return cost_set_in_nats(set) ? "nats per token" : "relative error";
+}
+
 allot_status cost_table_load(struct cost_table *table, struct model_job *job,
                              const struct archive_cost_set_info *set, struct allot_error *err)
 {
@@ -252,6 +262,7 @@ allot_status type_plan_solve(struct type_plan *plan, const struct gguf_model *mo
     for (size_t i = 0; i < k.n; i++)
         plan->types[k.tensors[i]] = (enum ggml_type)k.items[i].choices[k.chosen[i]].type;
     plan->predicted = true;
+    plan->in_nats = cost_set_in_nats(&costs->set);
     status = type_plan_measure(plan, model, keys, err);
     if (status == ALLOT_OK && plan->file_bytes != plan->result.bytes)
         status = allot_fail(err, ALLOT_ERR_INTERNAL,
@@ -364,7 +375,11 @@ allot_status type_plan_print(const struct type_plan *plan, const struct gguf_mod
     struct type_use uses[GGML_TYPE_COUNT];
     char size[32];
     if (plan->predicted) {
-        printf("predicted KL:  %.6g nats per token\n", plan->result.cost);
+        if (plan->in_nats)
+            printf("predicted KL:  %.6g nats per token\n", plan->result.cost);
+        else
+            printf("estimate:      %.6g, the sum of the tensors' relative errors (no KL: --method weight)\n",
+                   plan->result.cost);
         if (plan->result.exact)
             printf("optimality:    exact; no plan within the size costs less\n");
         else
@@ -393,7 +408,9 @@ void type_plan_json(json_t *object, const struct type_plan *plan, const struct g
     for (int64_t i = 0; i < model->n_tensors; i++)
         if (gguf_tensor_quantizable(&model->tensors[i]))
             json_put(tensors, model->tensors[i].name, json_text(type_label(plan->types[i])));
-    json_put(object, "predicted_kl", plan->predicted ? json_number(plan->result.cost) : json_null());
+    const bool kl = plan->predicted && plan->in_nats, other = plan->predicted && !plan->in_nats;
+    json_put(object, "predicted_kl", kl ? json_number(plan->result.cost) : json_null());
+    json_put(object, "predicted_relative_error", other ? json_number(plan->result.cost) : json_null());
     json_put(object, "exact", plan->predicted ? json_boolean(plan->result.exact) : json_null());
     json_put(object, "lower_bound", plan->predicted ? json_number(plan->result.lower_bound) : json_null());
     json_put(object, "budget_bytes", plan->budget ? json_integer(plan->budget) : json_null());

@@ -16,6 +16,11 @@ struct tensor_costs {
     size_t n, n_infeasible;
 };
 
+/* Are the costs of a set KL divergences? Those of --method weight are relative errors, which have no scale in
+ * common with them. */
+bool cost_set_in_nats(const struct archive_cost_set_info *set);
+const char *cost_set_unit(const struct archive_cost_set_info *set); /* "nats per token", "relative error" */
+
 struct cost_table {
     struct archive_cost_set_info set;
     struct tensor_costs *tensors; /* [model->n_tensors] */
@@ -34,6 +39,7 @@ void cost_table_release(struct cost_table *table);
 struct type_plan {
     enum ggml_type *types; /* [model->n_tensors] */
     bool predicted;        /* from costs; else by a recipe */
+    bool in_nats;          /* what is predicted is KL, not some other error */
     struct plan_result result;
     int64_t budget;                /* 0: none */
     int64_t file_bytes;            /* exact size of the file allot writes */
