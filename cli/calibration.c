@@ -41,11 +41,11 @@ static const struct option_row rows[] = {
         "it or nothing on it fits; without a list those that suit ordinary weights"),
     ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
         "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
-        "libllama runs and memory holds; weight: from weights and imatrix alone, for a preview (relative "
-        "errors, not nats)"),
+        "libllama runs and memory holds; exact: from a forward pass per tensor and type, for small models; "
+        "weight: from weights and imatrix alone, for a preview (relative errors, not nats)"),
     ROW("sequences", 0, "N", OPTION_INT, sequences, TEXT_OF(FISHER_DEFAULT_SEQUENCES), 1,
         "calibration sequences for the costs, spread evenly over the texts; with --method probe " TEXT_OF(
-            PROBE_DEFAULT_SEQUENCES) " unless given"),
+            PROBE_DEFAULT_SEQUENCES) " unless given, with exact " TEXT_OF(EXACT_DEFAULT_SEQUENCES)),
     ROW("seq-len", 0, "N", OPTION_INT, sequence_length, TEXT_OF(FISHER_DEFAULT_SEQUENCE_LENGTH), 8,
         "tokens of each of them"),
     ROW("chunk", 0, "N", OPTION_INT, chunk, TEXT_OF(FISHER_DEFAULT_CHUNK), 1,
@@ -66,11 +66,13 @@ const char *calibration_run_option(size_t i)
 static const struct method {
     const char *name;
     enum calibration_means means;
+    int64_t default_sequences;
     const char *unheeded[5];
 } methods[] = {
-    {"fisher", BY_NET, {NULL}},
-    {"probe", BY_LIBLLAMA, {"chunk", "seed"}},
-    {"weight", BY_EITHER, {"chunk", "seed", "sequences", "seq-len"}},
+    {"fisher", BY_NET, FISHER_DEFAULT_SEQUENCES, {NULL}},
+    {"probe", BY_LIBLLAMA, PROBE_DEFAULT_SEQUENCES, {"chunk", "seed"}},
+    {"exact", BY_NET, EXACT_DEFAULT_SEQUENCES, {"chunk", "seed"}},
+    {"weight", BY_EITHER, 0, {"chunk", "seed", "sequences", "seq-len"}},
 };
 enum { N_METHODS = sizeof methods / sizeof *methods };
 
@@ -86,8 +88,8 @@ static allot_status check_method(const struct calibrated_arguments *args, struct
 {
     const struct method *method = find_method(args);
     if (!method)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--method: '%s' is not one of fisher, probe, weight",
-                          args->method);
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "--method: '%s' is not one of fisher, probe, exact, weight", args->method);
     for (size_t i = 0; method->unheeded[i]; i++)
         if (string_list_has(&args->sized.common.given, method->unheeded[i]))
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method %s exclude each other",
@@ -134,8 +136,9 @@ enum calibration_means calibration_method(const struct calibrated_arguments *arg
 
 static int64_t n_sequences(const struct calibrated_arguments *args)
 {
-    const bool given = string_list_has(&args->sized.common.given, "sequences");
-    return strcmp(args->method, "probe") == 0 && !given ? PROBE_DEFAULT_SEQUENCES : args->sequences;
+    if (string_list_has(&args->sized.common.given, "sequences"))
+        return args->sequences;
+    return find_method(args)->default_sequences;
 }
 
 static allot_status open_net(struct calibration *c, const struct gguf_model *model,
@@ -367,6 +370,24 @@ allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job
 /* ---- Costs
  * ------------------------------------------------------------------------------------------------- */
 
+allot_status calibration_types(enum ggml_type out[static GGML_TYPE_COUNT], size_t *n,
+                               const struct calibrated_arguments *args, struct allot_error *err)
+{
+    struct type_set named, allowed;
+    size_t n_all, kept = 0;
+    allot_status status = type_set_parse(&named, args->types, err);
+    if (status == ALLOT_OK)
+        status = constraint_types(&allowed, args->types, args->sized.constraints.compat, err);
+    if (status != ALLOT_OK)
+        return status;
+    n_all = calibration_candidates(out, &named);
+    for (size_t i = 0; i < n_all; i++)
+        if (!allowed.given || allowed.has[out[i]])
+            out[kept++] = out[i];
+    *n = kept;
+    return ALLOT_OK;
+}
+
 size_t calibration_candidates(enum ggml_type out[static GGML_TYPE_COUNT], const struct type_set *set)
 {
     size_t n_known, n = 0;
@@ -459,24 +480,41 @@ static allot_status weight_costs(struct calibration_result *result, int64_t *set
     return status;
 }
 
+static allot_status exact_costs(struct calibration_result *result, int64_t *set_id, struct calibration *c,
+                                const struct exact_options *options, const struct job_imatrix *im,
+                                const struct allot_progress *progress, struct allot_error *err)
+{
+    char params[64];
+    exact_params(params, &c->net);
+    allot_status status = open_set(set_id, c, im, "exact", params, err);
+    if (status == ALLOT_OK)
+        status = exact_run(&result->exactly, &c->net, c->pool, &c->sequences, im->present ? &im->data : NULL,
+                           options, c->job->archive, *set_id, progress, err);
+    result->n_unsuited = result->exactly.n_unsuited;
+    result->n_resumed = result->exactly.n_resumed;
+    return status;
+}
+
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
                                const struct calibrated_arguments *args, const struct job_imatrix *im,
                                const struct allot_progress *progress, struct allot_error *err)
 {
-    struct type_set set;
     enum ggml_type types[GGML_TYPE_COUNT];
+    size_t n_types;
     int64_t set_id = 0;
     memset(result, 0, sizeof *result);
-    allot_status status = type_set_parse(&set, args->types, err);
+    allot_status status = calibration_types(types, &n_types, args, err);
     if (status != ALLOT_OK)
         return status;
-    const size_t n_types = calibration_candidates(types, &set);
     const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,
                                           &c->memory};
     const struct probe_options probe = {types, n_types, &c->memory};
+    const struct exact_options exact = {types, n_types, &c->memory};
     const struct weight_options weight = {types, n_types};
     result->method = find_method(args)->name;
-    if (by_weight(args))
+    if (strcmp(args->method, "exact") == 0)
+        status = exact_costs(result, &set_id, c, &exact, im, progress, err);
+    else if (by_weight(args))
         status = weight_costs(result, &set_id, c, &weight, im, progress, err);
     else if (strcmp(args->method, "probe") == 0)
         status = probe_costs(result, &set_id, c, &probe, im, progress, err);

@@ -5,6 +5,7 @@
 
 #include "base/pool.h"
 #include "budget.h"
+#include "cost/exact.h"
 #include "cost/fisher.h"
 #include "cost/probe.h"
 #include "cost/weight.h"
@@ -83,16 +84,20 @@ allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibrati
 
 /* The named types, or those a table marks as candidates, by rising bits per weight; returns how many. */
 size_t calibration_candidates(enum ggml_type out[static GGML_TYPE_COUNT], const struct type_set *set);
+/* Those of them that --compat allows. */
+allot_status calibration_types(enum ggml_type out[static GGML_TYPE_COUNT], size_t *n,
+                               const struct calibrated_arguments *args, struct allot_error *err);
 
 /* After calibration_read. Costs of all tensors in the wanted types into the archive; what is there already is
  * not computed again. */
 struct calibration_result {
     struct archive_cost_set_info set;
     const char *method; /* whose result is filled in */
+    struct exact_result exactly;
     struct fisher_result fisher;
     struct probe_result probe;
     struct weight_result weight;
-    int64_t n_unsuited, n_resumed; /* of any */
+    int64_t n_unsuited, n_resumed; /* of the method */
 };
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
                                const struct calibrated_arguments *args, const struct job_imatrix *im,

@@ -58,6 +58,10 @@ static void print_work(const struct calibration_result *result)
     if (is(result, "weight"))
         printf("\nquantizing %.1f s; relative errors of the tensors' outputs, summed: not nats\n",
                result->weight.seconds);
+    else if (is(result, "exact"))
+        printf("\nforward %.1f s, with one tensor changed %.1f s, quantizing %.1f s\n",
+               result->exactly.seconds_forward, result->exactly.seconds_variants,
+               result->exactly.seconds_quantize);
     else if (is(result, "probe"))
         printf("\nforward %.1f s, probes %.1f s, quantizing %.1f s\n", result->probe.seconds_forward,
                result->probe.seconds_probe, result->probe.seconds_quantize);
@@ -106,7 +110,14 @@ static void put_work(json_t *document, const struct calibration_result *result)
 {
     const struct fisher_result *fisher = &result->fisher;
     const struct probe_result *probe = &result->probe;
-    if (is(result, "weight")) {
+    const struct exact_result *exact = &result->exactly;
+    if (is(result, "exact")) {
+        json_put(document, "seconds_forward", json_number(exact->seconds_forward));
+        json_put(document, "seconds_quantize", json_number(exact->seconds_quantize));
+        json_put(document, "seconds_variants", json_number(exact->seconds_variants));
+        json_put(document, "memory_bytes", json_integer(exact->place.own));
+        json_put(document, "temporary_file_bytes", json_integer(exact->place.file));
+    } else if (is(result, "weight")) {
         json_put(document, "seconds_quantize", json_number(result->weight.seconds));
     } else if (is(result, "probe")) {
         json_put(document, "seconds_forward", json_number(probe->seconds_forward));
