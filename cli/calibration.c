@@ -13,14 +13,16 @@
 #include "base/file.h"
 #include "cost/collect.h"
 #include "cost/version.h"
+#include "own_text.h"
 #include "quant/quant.h"
+#include "seen_text.h"
 
 /* Kinds of blobs: an imatrix by its hash; the hash of the imatrix of given windows; the path of a user's
  * imatrix by its hash, in the bytes that the system has for it. */
 static const char *const IMATRIX_KIND = "imatrix", *const IMATRIX_OF_KIND = "imatrix-of-windows",
                          *const IMATRIX_PATH_KIND = "imatrix-path";
 
-enum { IMATRIX_CONTEXT = 512 };
+enum { IMATRIX_CONTEXT = 512, IMATRIX_WINDOWS = 64 };
 
 #define TEXT_OF_(x) #x
 #define TEXT_OF(x) TEXT_OF_(x)
@@ -30,12 +32,14 @@ enum { IMATRIX_CONTEXT = 512 };
     }
 
 static const struct option_row rows[] = {
-    ROW("file", 'f', "TEXT", OPTION_STRINGS, texts, NULL, 0, "calibration text"),
+    ROW("file", 'f', "TEXT", OPTION_STRINGS, texts, NULL, 0,
+        "calibration text; without any, and without costs on record for quantize, the model writes its own"),
     ROW("imatrix", 0, "FILE", OPTION_STRING, imatrix, NULL, 0,
         "importance matrix to quantize with; without it one is computed from the texts"),
     ROW("no-imatrix", 0, NULL, OPTION_FLAG, no_imatrix, NULL, 0, "quantize without an importance matrix"),
     ROW("imatrix-chunks", 0, "N", OPTION_INT, imatrix_chunks, "64", 0,
-        "windows of 512 tokens for the computed importance matrix; 0: all of the texts"),
+        "windows of 512 tokens for the computed importance matrix; 0: all of the texts, or 64 of the model's "
+        "own"),
     ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
         "candidate types, such as Q4_K,Q6_K,Q8_0; quantize keeps a tensor's own type only if the list names "
         "it or nothing on it fits; without a list those that suit ordinary weights"),
@@ -52,13 +56,15 @@ static const struct option_row rows[] = {
         "tokens over which an error is summed before it is squared; divides the sequence"),
     ROW("seed", 0, "N", OPTION_INT, seed, TEXT_OF(FISHER_DEFAULT_SEED), 0,
         "of the labels drawn from the model"),
+    ROW("text-seed", 0, "N", OPTION_INT, text_seed, "1", 0, "of the text that the model writes without -f"),
     MEMORY_ROW(offsetof(struct calibrated_arguments, memory)),
 };
 const struct option_set calibration_options = OPTION_SET(rows);
 
 const char *calibration_run_option(size_t i)
 {
-    static const char *const names[] = {"imatrix-chunks", "method", "sequences", "seq-len", "chunk", "seed"};
+    static const char *const names[] = {"imatrix-chunks", "method", "sequences", "seq-len",
+                                        "chunk",          "seed",   "text-seed"};
     return i < sizeof names / sizeof *names ? names[i] : NULL;
 }
 
@@ -109,8 +115,16 @@ bool calibration_needs_text(const struct calibrated_arguments *args)
 
 bool calibration_wanted(const struct calibrated_arguments *args)
 {
-    return args->texts.n ||
-           (string_list_has(&args->sized.common.given, "method") && !calibration_needs_text(args));
+    const char *name;
+    for (size_t i = 0; (name = calibration_run_option(i)) != NULL; i++)
+        if (string_list_has(&args->sized.common.given, name))
+            return true;
+    return args->texts.n > 0;
+}
+
+json_t *calibration_text_seed(const struct calibrated_arguments *args)
+{
+    return args->texts.n || !calibration_needs_text(args) ? json_null() : json_integer(args->text_seed);
 }
 
 allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err)
@@ -126,6 +140,10 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
     if ((args->imatrix || args->no_imatrix) && string_list_has(&args->sized.common.given, "imatrix-chunks"))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--imatrix-chunks and --%s exclude each other",
                           args->imatrix ? "imatrix" : "no-imatrix");
+    if (string_list_has(&args->sized.common.given, "text-seed") &&
+        (args->texts.n || !calibration_needs_text(args)))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "--text-seed is heeded only where the model writes the text itself");
     return type_set_parse(&set, args->types, err);
 }
 
@@ -181,10 +199,10 @@ allot_status calibration_read(struct calibration *c, const struct calibrated_arg
     allot_status status = ALLOT_OK;
     if (args->imatrix)
         status = job_imatrix_read(&c->imatrix, args->imatrix, c->job->model, progress, err);
-    else if (!args->no_imatrix)
+    else if (!args->no_imatrix && texts->n)
         status = text_windows_from_files(&c->imatrix_windows, c->vocab, texts->items, texts->n,
                                          IMATRIX_CONTEXT, args->imatrix_chunks, err);
-    if (status == ALLOT_OK && !by_weight(args))
+    if (status == ALLOT_OK && !by_weight(args) && texts->n)
         status = text_windows_from_files(&c->sequences, c->vocab, texts->items, texts->n,
                                          (int32_t)args->sequence_length, n_sequences(args), err);
     return status;
@@ -199,6 +217,32 @@ void calibration_close(struct calibration *c)
     net_release(&c->net);
     free(c->folder);
     memset(c, 0, sizeof *c);
+}
+
+/* ---- Texts of the model's own ------------------------------------------------------------------ */
+
+allot_status calibration_own_windows(struct calibration *c, int32_t n_ctx, int64_t max_windows, int64_t seed,
+                                     const struct allot_progress *progress, struct allot_error *err)
+{
+    const int64_t n = max_windows < 1 ? IMATRIX_WINDOWS : max_windows;
+    allot_note(progress,
+               "no calibration text is given: the model writes its own, %" PRId64
+               " windows of %d tokens for the importance matrix",
+               n, n_ctx);
+    return own_text_windows(&c->imatrix_windows, c->job, c->pool, OWN_TEXT_IMATRIX, n, n_ctx, seed, progress,
+                            err);
+}
+
+static allot_status own_sequences(struct calibration *c, const struct calibrated_arguments *args,
+                                  const struct allot_progress *progress, struct allot_error *err)
+{
+    allot_note(progress,
+               "no calibration text is given: the model writes its own, %" PRId64 " sequences of %" PRId64
+               " tokens for the costs",
+               n_sequences(args), args->sequence_length);
+    c->own_sequences = true;
+    return own_text_windows(&c->sequences, c->job, c->pool, OWN_TEXT_COSTS, n_sequences(args),
+                            (int32_t)args->sequence_length, args->text_seed, progress, err);
 }
 
 /* ---- Imatrices in the archive ---------------------------------------------------------------- */
@@ -236,9 +280,9 @@ static char *scratch_path(const struct model_job *job)
     return text_printf("%s.%ld.imatrix", job->archive_path, (long)getpid());
 }
 
-/* Gives a computed imatrix its hash and keeps it under that and under the windows it came from. */
+/* Gives a computed imatrix its hash and keeps it under that and under the windows it came from, and these. */
 static allot_status store_imatrix(struct job_imatrix *im, struct model_job *job, const char *key,
-                                  struct allot_error *err)
+                                  const struct text_windows *windows, bool own, struct allot_error *err)
 {
     struct file_map map = {0};
     char *path = scratch_path(job);
@@ -254,6 +298,10 @@ static allot_status store_imatrix(struct job_imatrix *im, struct model_job *job,
     free(path);
     if (status == ALLOT_OK)
         status = archive_blob_put(job->archive, IMATRIX_OF_KIND, key, im->data.sha256, 64, err);
+    if (status == ALLOT_OK)
+        status = seen_text_put(job->archive, windows, own, err);
+    if (status == ALLOT_OK)
+        status = seen_text_link(job->archive, im->data.sha256, windows->sha256, err);
     return status;
 }
 
@@ -276,6 +324,9 @@ allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
                                  const struct text_windows *windows, const struct string_list *texts,
                                  const struct allot_progress *progress, struct allot_error *err)
 {
+    static const char *const own[] = {"text of the model's own"};
+    const char *const *const names = texts ? texts->items : own;
+    const size_t n_names = texts ? texts->n : 1;
     char *key = NULL;
     allot_status status = ALLOT_OK;
     memset(im, 0, sizeof *im);
@@ -285,13 +336,13 @@ allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
         status = key ? find_imatrix(im, c->job, key, err) : allot_fail_memory(err, 256, "a key");
     }
     if (status == ALLOT_OK && !im->present) {
-        status = c->has_net ? imatrix_collect(&im->data, &c->net, c->pool, windows, texts->items, texts->n,
+        status = c->has_net ? imatrix_collect(&im->data, &c->net, c->pool, windows, names, n_names,
                                               &c->memory, progress, err)
-                            : imatrix_collect_decoded(&im->data, c->job->model, c->pool, windows,
-                                                      texts->items, texts->n, progress, err);
+                            : imatrix_collect_decoded(&im->data, c->job->model, c->pool, windows, names,
+                                                      n_names, progress, err);
         im->present = im->computed = status == ALLOT_OK;
         if (status == ALLOT_OK && c->job->archive && !archive_is_read_only(c->job->archive))
-            status = store_imatrix(im, c->job, key, err);
+            status = store_imatrix(im, c->job, key, windows, texts == NULL, err);
     }
     if (status != ALLOT_OK)
         job_imatrix_release(im);
@@ -319,8 +370,15 @@ allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibrati
     memset(im, 0, sizeof *im);
     if (args->no_imatrix)
         return ALLOT_OK;
-    if (!args->imatrix)
-        return calibration_imatrix(im, c, &c->imatrix_windows, &args->texts, progress, err);
+    if (!args->imatrix) {
+        const bool own = args->texts.n == 0;
+        allot_status status = own ? calibration_own_windows(c, IMATRIX_CONTEXT, args->imatrix_chunks,
+                                                            args->text_seed, progress, err)
+                                  : ALLOT_OK;
+        return status == ALLOT_OK
+                   ? calibration_imatrix(im, c, &c->imatrix_windows, own ? NULL : &args->texts, progress, err)
+                   : status;
+    }
     *im = c->imatrix;
     memset(&c->imatrix, 0, sizeof c->imatrix);
     return c->job->archive ? remember_path(c->job->archive, im, err) : ALLOT_OK;
@@ -432,6 +490,8 @@ static allot_status open_set(int64_t *set_id, const struct calibration *c, const
     allot_status status = archive_cost_set(c->job->archive, &key, set_id, err);
     if (status == ALLOT_OK)
         status = archive_cost_set_touch(c->job->archive, *set_id, windows->n * windows->n_ctx, err);
+    if (status == ALLOT_OK && windows->n > 0)
+        status = seen_text_put(c->job->archive, windows, c->own_sequences, err);
     return status;
 }
 
@@ -504,6 +564,8 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
     int64_t set_id = 0;
     memset(result, 0, sizeof *result);
     allot_status status = calibration_types(types, &n_types, args, err);
+    if (status == ALLOT_OK && !args->texts.n && !by_weight(args))
+        status = own_sequences(c, args, progress, err);
     if (status != ALLOT_OK)
         return status;
     const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,

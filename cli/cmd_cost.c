@@ -12,12 +12,7 @@
 
 static allot_status check(const void *arguments, struct allot_error *err)
 {
-    const struct calibrated_arguments *args = arguments;
-    if (calibration_check(args, err) != ALLOT_OK)
-        return err->status;
-    if (!args->texts.n && calibration_needs_text(args))
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "cost: no calibration text (-f TEXT)");
-    return ALLOT_OK;
+    return calibration_check(arguments, err);
 }
 
 /* ---- Summary: the whole model in one type, as far as its tensors can take it ----------------- */
@@ -71,6 +66,7 @@ static void print_work(const struct calibration_result *result)
 }
 
 static allot_status print_text(const struct model_job *job, const struct cost_table *table,
+                               const struct calibrated_arguments *args,
                                const struct calibration_result *result, struct allot_error *err)
 {
     const char *const headings[] = {"<type", ">tensors", ">bytes",
@@ -85,6 +81,8 @@ static allot_status print_text(const struct model_job *job, const struct cost_ta
 
     printf("%s: costs of %" PRId64 " tensors from %" PRId64 " tokens", job->archive_path, table->n_measured,
            table->set.n_tokens);
+    if (!args->texts.n && calibration_needs_text(args))
+        printf(" of the model's own text (seed %" PRId64 ")", args->text_seed);
     if (result->n_resumed)
         printf(", %" PRId64 " of them from earlier runs", result->n_resumed);
     print_work(result);
@@ -134,6 +132,7 @@ static void put_work(json_t *document, const struct calibration_result *result)
 }
 
 static allot_status print_json(const struct model_job *job, const struct cost_table *table,
+                               const struct calibrated_arguments *args,
                                const struct calibration_result *result, struct allot_error *err)
 {
     json_t *document = json_object(), *tensors = json_object();
@@ -153,6 +152,7 @@ static allot_status print_json(const struct model_job *job, const struct cost_ta
     json_put(document, "archive", json_text(job->archive_path));
     json_put(document, "model_sha256", json_text(table->set.model_sha256));
     json_put(document, "text_sha256", json_text(table->set.text_sha256));
+    json_put(document, "text_seed", calibration_text_seed(args));
     json_put(document, "imatrix_sha256", json_text(table->set.imatrix_sha256));
     json_put(document, "method", json_text(table->set.method));
     json_put(document, "params", json_text(table->set.params));
@@ -182,8 +182,8 @@ static allot_status measure_costs(struct model_job *job, struct calibration *cal
         status = cost_table_load(&table, job, &result.set, err);
     command_end_progress(progress);
     if (status == ALLOT_OK)
-        status = args->sized.common.json ? print_json(job, &table, &result, err)
-                                         : print_text(job, &table, &result, err);
+        status = args->sized.common.json ? print_json(job, &table, args, &result, err)
+                                         : print_text(job, &table, args, &result, err);
     cost_table_release(&table);
     job_imatrix_release(&im);
     return status;
@@ -220,13 +220,15 @@ const struct command command_cost = {
     .name = "cost",
     .synopsis = "MODEL [-f TEXT...] [options]",
     .summary = "measure what each type of each tensor costs at the output; resumable",
-    .description = "Measures, for every tensor that llama-quantize would change and every candidate type, "
-                   "the KL divergence that "
-                   "quantizing it adds at the model's output, in nats per token, and keeps the results in "
-                   "the archive, tensor by "
-                   "tensor: an interrupted run goes on where it stopped. 'allot plan' and 'allot quantize' "
-                   "use them for any size. --method weight estimates in seconds, in units of its own, and "
-                   "needs no text with --imatrix or --no-imatrix.",
+    .description =
+        "Measures, for every tensor that llama-quantize would change and every candidate type, "
+        "the KL divergence that "
+        "quantizing it adds at the model's output, in nats per token, and keeps the results in "
+        "the archive, tensor by "
+        "tensor: an interrupted run goes on where it stopped. 'allot plan' and 'allot quantize' "
+        "use them for any size. Without -f the calibration text is sampled from the "
+        "model itself, by libllama. --method weight estimates in seconds, in units of its own, and "
+        "needs no text with --imatrix or --no-imatrix.",
     .options = {&calibration_options},
     .arguments_size = sizeof(struct calibrated_arguments),
     .min_operands = 1,

@@ -30,6 +30,7 @@ struct quantize_run {
     bool writes_recipe;
     struct pool *pool;
     struct model_job job;
+    bool own_text;                  /* the calibration's text is the model's own */
     bool measures;                  /* costs; else they are on record, or the types are in a recipe */
     struct calibration calibration; /* if so */
     struct job_imatrix imatrix;
