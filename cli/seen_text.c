@@ -1,10 +1,12 @@
 /* seen_text.c - which tokens a calibration saw.  SPDX-License-Identifier: MIT */
 #include "seen_text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "text/overlap.h"
 
 /* Blobs: windows by their hash; the hash of the windows behind an imatrix, by that of the imatrix. */
 static const char *const WINDOWS_KIND = "windows", *const IMATRIX_KIND = "windows-of-imatrix";
@@ -108,5 +110,61 @@ allot_status seen_text_is_own(bool *own, struct archive *archive, const struct a
         status = seen_text_get(&windows, own, archive, sha256, err);
     if (status == ALLOT_OK && sha256[0])
         text_windows_release(&windows);
+    return status;
+}
+
+/* Takes a calibration's share if it is the largest so far. */
+static allot_status compare(struct seen_overlap *out, struct archive *archive, const char *windows_sha256,
+                            const char *prefix, const struct archive_cost_set_info *set,
+                            const struct text_windows *windows, struct allot_error *err)
+{
+    struct text_windows seen;
+    struct overlap overlap;
+    bool own;
+    allot_status status = seen_text_get(&seen, &own, archive, windows_sha256, err);
+    if (status != ALLOT_OK || seen.n == 0)
+        return status;
+    status = overlap_measure(&overlap, windows, &seen, err);
+    text_windows_release(&seen);
+    if (status == ALLOT_OK && (!out->known || overlap_share(&overlap) > out->share)) {
+        out->share = overlap_share(&overlap);
+        snprintf(out->what, sizeof out->what, "%s%s costs of %s", prefix, set->method, set->updated);
+    }
+    out->known |= status == ALLOT_OK;
+    return status;
+}
+
+static bool is_new(const char (*list)[65], size_t n, const char *sha256)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i], sha256) == 0)
+            return false;
+    return sha256[0] != '\0';
+}
+
+allot_status seen_text_overlap(struct seen_overlap *out, struct archive *archive, const char *model_sha256,
+                               const struct text_windows *windows, struct allot_error *err)
+{
+    struct archive_cost_set_info *sets = NULL;
+    size_t n = 0, n_seen = 0;
+    *out = (struct seen_overlap){0};
+    allot_status status = archive_cost_sets(archive, model_sha256, &sets, &n, err);
+    char(*seen)[65] = calloc(2 * n + 1, sizeof *seen); /* windows that were compared */
+    if (status == ALLOT_OK && !seen)
+        status = allot_fail_memory(err, (2 * n + 1) * sizeof *seen, "sets of costs");
+    for (size_t i = 0; status == ALLOT_OK && i < 2 * n; i++) {
+        const struct archive_cost_set_info *set = &sets[i / 2];
+        char sha256[65] = "";
+        if (i % 2 == 0)
+            memcpy(sha256, set->text_sha256, sizeof sha256);
+        else if (set->imatrix_sha256[0])
+            status = seen_text_of_imatrix(sha256, archive, set->imatrix_sha256, err);
+        if (status != ALLOT_OK || !is_new(seen, n_seen, sha256))
+            continue;
+        memcpy(seen[n_seen++], sha256, sizeof sha256);
+        status = compare(out, archive, sha256, i % 2 ? "the imatrix of " : "", set, windows, err);
+    }
+    free(seen);
+    free(sets);
     return status;
 }

@@ -26,4 +26,17 @@ allot_status seen_text_of_imatrix(char windows_sha256[static 65], struct archive
 allot_status seen_text_is_own(bool *own, struct archive *archive, const struct archive_cost_set_info *set,
                               struct allot_error *err);
 
+/* The largest share of a text that one calibration of a model has seen. */
+struct seen_overlap {
+    bool known;     /* false: the archive holds no windows of the model's calibrations */
+    double share;   /* of the text's tokens, as text/overlap.h counts them */
+    char what[128]; /* "fisher costs of 2026-01-31T12:00:00Z", perhaps after "the imatrix of " */
+};
+
+#define SEEN_THRESHOLD 0.02 /* larger shares are worth a remark; below lie quotations and phrases */
+
+/* Compares windows with those of all costs of the model in the archive, and of their imatrices. */
+allot_status seen_text_overlap(struct seen_overlap *out, struct archive *archive, const char *model_sha256,
+                               const struct text_windows *windows, struct allot_error *err);
+
 #endif
