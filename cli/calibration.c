@@ -208,6 +208,14 @@ allot_status calibration_read(struct calibration *c, const struct calibrated_arg
     return status;
 }
 
+allot_status calibration_more_sequences(struct text_windows *out, const struct calibration *c,
+                                        const struct calibrated_arguments *args, int64_t n,
+                                        struct allot_error *err)
+{
+    return text_windows_from_files(out, c->vocab, args->texts.items, args->texts.n, c->sequences.n_ctx, n,
+                                   err);
+}
+
 void calibration_close(struct calibration *c)
 {
     job_imatrix_release(&c->imatrix);

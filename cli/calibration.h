@@ -74,6 +74,11 @@ enum calibration_means calibration_method(const struct calibrated_arguments *arg
 /* Reads all that the arguments name and need, so that a mistake in them shows before an archive is made. */
 allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,
                               const struct allot_progress *progress, struct allot_error *err);
+/* Up to n sequences of the costs' length, spread evenly over the same texts; those of the costs may be among
+ * them. */
+allot_status calibration_more_sequences(struct text_windows *out, const struct calibration *c,
+                                        const struct calibrated_arguments *args, int64_t n,
+                                        struct allot_error *err);
 void calibration_close(struct calibration *c);
 
 /* The windows for an imatrix that the model writes itself, max_windows of them or, if < 1, as many as an

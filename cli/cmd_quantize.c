@@ -17,6 +17,10 @@ static const struct option_row rows[] = {
     {"strict", 0, NULL, OPTION_FLAG, offsetof(struct quantize_arguments, strict), NULL, 0,
      "refuse a recipe whose type does not fit a tensor's rows, instead of falling back as llama-quantize "
      "does"},
+    {"refine", 0, "N", OPTION_INT, offsetof(struct quantize_arguments, refine), "0", 0,
+     "improve the plan in N rounds: costs of changing it from where it stands, on other sequences of the "
+     "texts; the "
+     "plan that measures best on sequences held out is taken"},
 };
 static const struct option_set options = OPTION_SET(rows);
 
@@ -61,6 +65,11 @@ static allot_status check(const void *arguments, struct allot_error *err)
         return status;
     if (!args->recipe && (args->base || args->strict))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base and --strict go with --recipe");
+    if (args->refine > MAX_ROUNDS)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--refine: %d rounds at most", MAX_ROUNDS);
+    if (args->refine && (!args->calibrated.texts.n || calibration_method(&args->calibrated) != BY_NET))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "--refine needs --file (-f TEXT) and --method fisher or exact");
     if (args->base && strchr(args->base, ','))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base takes one type");
     if (type_set_parse(&base, args->base, err) != ALLOT_OK)

@@ -27,7 +27,7 @@ static void print_prediction(const struct type_plan *plan)
                "leaves them out\n",
                plan->answer.n_unknown);
     if (result->exact)
-        printf("optimality:    exact; no plan within the size costs less\n");
+        printf("optimality:    exact; no plan within the %s costs less\n", plan->budget ? "size" : "budgets");
     else
         printf("optimality:    within %.3g%% of the least cost\n", 100 * gap_fraction(result));
 }
@@ -38,6 +38,16 @@ static size_t count_decisions(const struct type_plan *plan, enum tensor_decision
     size_t n = 0;
     for (int64_t i = 0; i < plan->knapsack->model->n_tensors; i++)
         n += plan->knapsack->decisions[i] == decision;
+    return n;
+}
+
+/* Of these, how many are none that --types and --compat allow, because nothing allowed suits them. */
+static size_t count_unlisted(const struct type_plan *plan)
+{
+    const struct type_set *allowed = &plan->knapsack->constraints->allowed;
+    size_t n = 0;
+    for (int64_t i = 0; allowed->given && i < plan->knapsack->model->n_tensors; i++)
+        n += plan->knapsack->decisions[i] == DECISION_CHOSEN && !allowed->has[plan->types[i]];
     return n;
 }
 
@@ -53,7 +63,7 @@ static void print_constraints(const struct type_plan *plan)
 {
     const struct constraints *c = plan->knapsack->constraints;
     const size_t fallbacks = count_decisions(plan, DECISION_FALLBACK),
-                 tied = count_decisions(plan, DECISION_TIED);
+                 tied = count_decisions(plan, DECISION_TIED), unlisted = count_unlisted(plan);
     char asked[32], used[32], label[200];
     for (size_t l = 0; l < c->budgets.n; l++)
         printf("budget:        %s of %s for %s\n", str_size(used, plan->answer.used[l]),
@@ -66,6 +76,9 @@ static void print_constraints(const struct type_plan *plan)
             printf(", and %zu tied to these", tied);
         printf("; %zu chosen\n", count_decisions(plan, DECISION_CHOSEN));
     }
+    if (unlisted)
+        printf("remark:        %zu tensors keep their own type, since nothing allowed suits their rows\n",
+               unlisted);
     if (c->ties.n)
         printf("tied:          %zu groups\n", count_ties(plan->knapsack));
 }

@@ -216,7 +216,6 @@ static allot_status measured_costs(struct quantize_run *run, struct cost_table *
                                    run->progress, err);
     if (status == ALLOT_OK)
         status = cost_table_load(costs, &run->job, &result.set, err);
-    calibration_close(&run->calibration);
     return status;
 }
 
@@ -252,9 +251,21 @@ static allot_status name_imatrix(struct quantize_run *run, struct allot_error *e
     return ALLOT_OK;
 }
 
-allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err)
+static allot_status plan_output(struct quantize_run *run, size_t index, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &run->args->calibrated;
+    struct quantize_output *out = &run->outputs[index];
+    const struct rung *rung = &run->ladder.rungs[index];
+    allot_status status = type_plan_solve(&out->plan, &run->knapsack, &args->sized, rung, &out->keys, err);
+    if (status == ALLOT_OK && run->args->refine > 0)
+        status = refine_plan(&out->refinement, &out->plan, &run->knapsack, &run->calibration, args, rung,
+                             &out->keys, run->imatrix.present ? &run->imatrix.data : NULL, run->args->refine,
+                             run->progress, err);
+    return status;
+}
+
+allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err)
+{
     struct cost_table costs = {0};
     allot_status status = run->measures ? measured_costs(run, &costs, err) : recorded_costs(run, &costs, err);
     if (status == ALLOT_OK)
@@ -264,9 +275,9 @@ allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err
     if (status == ALLOT_OK)
         status = knapsack_init(&run->knapsack, run->job.model, &costs, &run->constraints, err);
     for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++)
-        status = type_plan_solve(&run->outputs[r].plan, &run->knapsack, &args->sized, &run->ladder.rungs[r],
-                                 &run->outputs[r].keys, err);
+        status = plan_output(run, r, err);
     cost_table_release(&costs);
+    calibration_close(&run->calibration); /* writing wants its memory */
     return status;
 }
 
@@ -417,6 +428,8 @@ static json_t *output_json(const struct quantize_run *run, const struct quantize
     json_put(document, "resumed_tensors", json_integer(out->result.resumed_tensors));
     json_put(document, "stock_command", json_text(command));
     type_plan_json(document, &out->plan, run->job.model);
+    if (out->refinement.n)
+        json_put(document, "refinement", refinement_json(&out->refinement));
     return document;
 }
 
@@ -431,6 +444,8 @@ static allot_status print_text(const struct quantize_run *run, const struct quan
     printf("\nSHA-256:       %s\n", out->result.sha256);
     if (run->own_text)
         printf("calibration:   text of the model's own\n");
+    if (out->refinement.n)
+        refinement_print(&out->refinement);
     allot_status status = type_plan_print(&out->plan, run->job.model, err);
     if (run->n_fallbacks)
         printf("\n%" PRId64

@@ -3,12 +3,14 @@
 #define ALLOT_CLI_QUANTIZE_JOB_H
 
 #include "calibration.h"
+#include "refine.h"
 #include "type_plan.h"
 
 struct quantize_arguments {
     struct calibrated_arguments calibrated;
     const char *recipe, *base;
     bool strict;
+    int64_t refine; /* rounds */
 };
 
 /* One file to write. */
@@ -19,6 +21,7 @@ struct quantize_output {
     char *imatrix_path; /* OUT.imatrix.gguf, or the user's; NULL: none */
     struct provenance keys;
     struct type_plan plan;
+    struct refinement refinement; /* of the plan, if asked for */
     struct quantize_result result;
 };
 

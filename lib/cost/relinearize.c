@@ -274,11 +274,10 @@ static allot_status both_states(struct spill *base, struct spill *x, const struc
     return status;
 }
 
-allot_status planned_divergence(double *kl, double *std_err, const struct net *net,
-                                const enum ggml_type *types, struct pool *pool,
-                                const struct text_windows *windows, const struct imatrix *imatrix,
-                                const struct memory_budget *memory, const struct allot_progress *progress,
-                                struct allot_error *err)
+allot_status planned_divergence(double *kl, const struct net *net, const enum ggml_type *types,
+                                struct pool *pool, const struct text_windows *windows,
+                                const struct imatrix *imatrix, const struct memory_budget *memory,
+                                const struct allot_progress *progress, struct allot_error *err)
 {
     struct planned planned;
     struct spill base = {0}, x = {0};
@@ -292,17 +291,15 @@ allot_status planned_divergence(double *kl, double *std_err, const struct net *n
     struct net_other other = {&planned.net, x.data};
     if (status == ALLOT_OK)
         status = net_divergence(token, net, pool, base.data, n, &other, 1, err);
-    struct mean mean = {0};
     for (int64_t s = 0; s < windows->n && status == ALLOT_OK; s++) {
         double sum = 0;
         for (int64_t t = 0; t < windows->n_ctx; t++)
             sum += token[s * windows->n_ctx + t];
-        mean_add(&mean, sum / windows->n_ctx);
+        kl[s] = sum / windows->n_ctx;
+        if (!isfinite(kl[s]))
+            status =
+                allot_fail(err, ALLOT_ERR_NUMERIC, "%s: the plan's logits are not finite", net->model->path);
     }
-    *kl = mean_of(&mean);
-    *std_err = sqrt(variance_of(&mean));
-    if (status == ALLOT_OK && !isfinite(*kl))
-        status = allot_fail(err, ALLOT_ERR_NUMERIC, "%s: the plan's logits are not finite", net->model->path);
     spill_release(&base);
     spill_release(&x);
     planned_release(&planned);

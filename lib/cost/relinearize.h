@@ -53,12 +53,11 @@ allot_status relinearize_run(struct tensor_changes *changes, const struct net *n
                              const struct allot_progress *progress, struct allot_error *err);
 void tensor_changes_free(struct tensor_changes *changes, int64_t n_tensors);
 
-/* Mean over all tokens of KL(p || p') for the plan's weights, and its standard error over sequences, by the
- * network's float32 passes. */
-allot_status planned_divergence(double *kl, double *std_err, const struct net *net,
-                                const enum ggml_type *types, struct pool *pool,
-                                const struct text_windows *windows, const struct imatrix *imatrix,
-                                const struct memory_budget *memory, const struct allot_progress *progress,
-                                struct allot_error *err);
+/* kl [windows->n] receives KL(p || p') for the plan's weights, the mean over each sequence's tokens [nats per
+ * token], by the network's float32 passes. */
+allot_status planned_divergence(double *kl, const struct net *net, const enum ggml_type *types,
+                                struct pool *pool, const struct text_windows *windows,
+                                const struct imatrix *imatrix, const struct memory_budget *memory,
+                                const struct allot_progress *progress, struct allot_error *err);
 
 #endif
