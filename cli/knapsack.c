@@ -348,7 +348,8 @@ static allot_status fill_item(struct knapsack *k, struct knapsack_item *item, co
 allot_status knapsack_init(struct knapsack *k, const struct gguf_model *model, const struct cost_table *costs,
                            const struct constraints *constraints, struct allot_error *err)
 {
-    *k = (struct knapsack){.model = model, .constraints = constraints};
+    *k = (struct knapsack){
+        .model = model, .constraints = constraints, .in_nats = cost_set_in_nats(&costs->set)};
     allot_status status = check_measured(k, costs, err);
     if (status == ALLOT_OK)
         status = reserve(k, err);

@@ -51,6 +51,7 @@ const char *decision_name(enum tensor_decision decision);
 struct knapsack {
     const struct gguf_model *model;
     const struct constraints *constraints; /* bound to the model */
+    bool in_nats;                          /* costs are KL; else relative errors (cost_set_in_nats) */
     struct knapsack_item *items;
     size_t n;
     size_t *item_of;                 /* [model->n_tensors], or SIZE_MAX */
