@@ -39,9 +39,6 @@ static const struct option_row rows[] = {
     ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
         "candidate types, such as Q4_K,Q6_K,Q8_0; quantize keeps a tensor's own type only if the list names "
         "it or nothing on it fits; without a list those that suit ordinary weights"),
-    ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
-        "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
-        "libllama runs and memory holds"),
     ROW("sequences", 0, "N", OPTION_INT, sequences, TEXT_OF(FISHER_DEFAULT_SEQUENCES), 1,
         "calibration sequences for the costs, spread evenly over the texts; with --method probe " TEXT_OF(
             PROBE_DEFAULT_SEQUENCES) " unless given"),
@@ -52,8 +49,12 @@ static const struct option_row rows[] = {
     ROW("seed", 0, "N", OPTION_INT, seed, TEXT_OF(FISHER_DEFAULT_SEED), 0,
         "of the labels drawn from the model"),
     MEMORY_ROW(offsetof(struct calibrated_arguments, memory)),
+    ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
+        "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
+        "libllama runs and memory holds"),
 };
 const struct option_set calibration_options = OPTION_SET(rows);
+const struct option_set calibration_methodless_options = {rows, sizeof rows / sizeof *rows - 1};
 
 const char *calibration_run_option(size_t i)
 {
