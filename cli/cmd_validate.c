@@ -18,12 +18,13 @@ static const struct option_row rows[] = {
     ROW("eval", "TEXT", OPTION_STRINGS, evals, NULL, 0, "evaluation text, disjoint from calibration"),
     ROW("methods", "LIST", OPTION_STRING, methods, NULL, 0,
         "methods to judge, such as fisher,probe; without it those that are cheap, and those on record"),
-    ROW("windows", "N", OPTION_INT, windows, "16", 1,
+    ROW("windows", "N", OPTION_INT, windows, "8", 1,
         "evaluation windows, spread evenly over the texts: the work grows with them, standard errors shrink"),
     ROW("ctx", "N", OPTION_INT, ctx, "128", 8,
         "tokens of each, all scored; as long as the sequences of the costs, so that both see as much "
         "context"),
-    ROW("bpw", "LIST", OPTION_STRING, bpw, "2.6,3.4,4.5,5.5", 0, "plan for these bits per weight"),
+    ROW("bpw", "LIST", OPTION_STRING, bpw, "2.6,3.4,4.5,5.5", 0,
+        "plan for these bits per weight; without a list the smallest plan stands in for what is below it"),
     ROW("size", "LIST", OPTION_STRING, sizes, NULL, 0, "plan for these sizes of the file instead"),
 };
 static const struct option_set options = OPTION_SET(rows);

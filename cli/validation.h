@@ -84,6 +84,7 @@ struct validation {
     struct text_windows windows;
     struct memory_budget memory;
     char *folder;
+    struct type_set allowed;    /* by --types */
     struct job_imatrix imatrix; /* of all sets */
     struct judged_set *sets;
     size_t n_sets;

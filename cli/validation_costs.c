@@ -174,7 +174,7 @@ static allot_status add_set(struct validation *v, struct cost_table *costs, stru
 }
 
 /* The sets of a method with the imatrix, newest first. */
-static allot_status load_sets(struct validation *v, const char *method, const struct type_set *types,
+static allot_status load_sets(struct validation *v, const char *method,
                               const struct archive_cost_set_info *sets, size_t n_sets,
                               struct allot_error *err)
 {
@@ -185,7 +185,7 @@ static allot_status load_sets(struct validation *v, const char *method, const st
         if (strcmp(sets[i].method, method) != 0 || strcmp(sets[i].imatrix_sha256, imatrix) != 0)
             continue;
         status = cost_table_load(&costs, &v->job, &sets[i], err);
-        if (status == ALLOT_OK && holds_types(&costs, types))
+        if (status == ALLOT_OK && holds_types(&costs, &v->allowed))
             status = add_set(v, &costs, err);
         else if (status == ALLOT_OK)
             cost_table_release(&costs);
@@ -230,8 +230,8 @@ static allot_status no_costs(const struct validation *v, const char *method, str
 }
 
 static allot_status take_method(struct validation *v, const struct wanted *wanted, size_t i,
-                                const struct type_set *types, const struct archive_cost_set_info *sets,
-                                size_t n_sets, const struct allot_progress *progress, struct allot_error *err)
+                                const struct archive_cost_set_info *sets, size_t n_sets,
+                                const struct allot_progress *progress, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &v->args->calibrated;
     const bool can_compute = args->texts.n && i < wanted->n_named;
@@ -240,7 +240,7 @@ static allot_status take_method(struct validation *v, const struct wanted *wante
     if (can_compute && run_described(args))
         status = compute_set(v, wanted->names[i], progress, err);
     if (status == ALLOT_OK)
-        status = load_sets(v, wanted->names[i], types, sets, n_sets, err);
+        status = load_sets(v, wanted->names[i], sets, n_sets, err);
     if (status != ALLOT_OK || v->n_sets > n_before)
         return status;
     if (can_compute)
@@ -266,9 +266,8 @@ allot_status validation_costs(struct validation *v, const struct allot_progress 
 {
     struct wanted wanted = {.must = v->args->methods != NULL};
     struct archive_cost_set_info *sets = NULL;
-    struct type_set types;
     size_t n_sets = 0;
-    allot_status status = type_set_parse(&types, v->args->calibrated.types, err);
+    allot_status status = type_set_parse(&v->allowed, v->args->calibrated.types, err);
     if (status == ALLOT_OK)
         status = find_imatrix(v, progress, err);
     if (status == ALLOT_OK)
@@ -280,7 +279,7 @@ allot_status validation_costs(struct validation *v, const struct allot_progress 
         status = want_usual(&wanted, v, sets, n_sets, err);
     }
     for (size_t i = wanted.n; i-- > 0 && status == ALLOT_OK;)
-        status = take_method(v, &wanted, i, &types, sets, n_sets, progress, err);
+        status = take_method(v, &wanted, i, sets, n_sets, progress, err);
     free(sets);
     if (status == ALLOT_OK && v->n_sets == 0)
         status = no_costs(v, wanted.names[0], err);

@@ -1,6 +1,7 @@
 /* validation_report.c - a validation as text or JSON.  SPDX-License-Identifier: MIT */
 #include "validation_report.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +24,15 @@ static const struct archive_cost_set_info *info(const struct validation *v, size
 
 /* ---- Text ------------------------------------------------------------------------------------------------
  */
+
+/* ggml's name in upper case, as types of weights are written. */
+static const char *upper_name(char name[static 16], enum ggml_type type)
+{
+    snprintf(name, 16, "%s", ggml_type_name(type));
+    for (char *c = name; *c; c++)
+        *c = (char)toupper((unsigned char)*c);
+    return name;
+}
 
 /* "-" for what there is not. */
 static void number_cell(struct table *t, const char *format, double value)
@@ -103,13 +113,14 @@ static allot_status print_roundings(const struct validation *v, struct allot_err
     static const char *const headings[] = {"<costs", "<activations", "<types", ">predicted KL",
                                            ">measured KL"};
     struct table t;
+    char kernel[16];
     printf("\nAll tensors in a fine type: what the kernels add by rounding activations\n");
     table_init(&t, headings, sizeof headings / sizeof *headings);
     for (size_t s = 0; s < v->n_sets; s++)
         for (size_t k = 0; k < v->n_roundings; k++) {
             const struct rounding *r = &v->roundings[k];
             table_cell(&t, "%s", info(v, s)->method);
-            table_cell(&t, "%s", ggml_type_name(r->kernel));
+            table_cell(&t, "%s", upper_name(kernel, r->kernel));
             table_cell(&t, "%s", type_label(r->finest));
             number_cell(&t, "%.6f", validation_predicted(v, s, r->assignment));
             number_cell(&t, "%.6f", validation_kl(v, r->assignment).mean);
@@ -194,7 +205,8 @@ static json_t *roundings_json(const struct validation *v, size_t set)
     for (size_t k = 0; k < v->n_roundings; k++) {
         const struct rounding *r = &v->roundings[k];
         json_t *entry = json_object();
-        json_put(entry, "activations", json_text(ggml_type_name(r->kernel)));
+        char kernel[16];
+        json_put(entry, "activations", json_text(upper_name(kernel, r->kernel)));
         json_put(entry, "type", json_text(type_label(r->finest)));
         json_put(entry, "kl", mean_json(validation_kl(v, r->assignment)));
         json_put(entry, "predicted", json_number(validation_predicted(v, set, r->assignment)));
@@ -317,6 +329,7 @@ static allot_status print_json(const struct findings *f, struct allot_error *err
     json_put(document, "eval_sha256", json_text(v->windows.sha256));
     json_put(document, "windows", json_integer(v->windows.n));
     json_put(document, "ctx", json_integer(v->windows.n_ctx));
+    json_put(document, "measurements", json_integer((json_int_t)v->n_assignments));
     json_put(document, "resumed", json_integer((json_int_t)v->n_resumed));
     json_put(document, "costs", sets_json(v));
     json_put(document, "high_kl", mean_json(validation_kl(v, 0)));

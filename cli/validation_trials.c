@@ -18,11 +18,11 @@
 
 /* ---- Which types ------------------------------------------------------------------------------------ */
 
-/* Do the newest sets of all methods tell of the tensor in this type? */
+/* Is the type wanted, and do the newest sets of all methods tell of the tensor in it? */
 static bool all_tell(const struct validation *v, int64_t tensor, enum ggml_type type)
 {
     double cost;
-    bool all = true;
+    bool all = !v->allowed.given || v->allowed.has[type] || type == v->job.model->tensors[tensor].type;
     for (size_t s = 0; s < v->n_sets; s++)
         all &= !v->sets[s].newest || validation_cost(&cost, &v->sets[s].costs, v->job.model, tensor, type);
     return all;
@@ -190,34 +190,66 @@ static allot_status add_planned(struct validation *v, size_t set, const struct t
     return ALLOT_OK;
 }
 
-/* Sizes that a set cannot reach are told and left out. */
+/* Bits per weight of the smallest plan, with room for a few choices. */
+static double least_bpw(const struct validation *v, size_t set)
+{
+    const struct type_set *allowed = &v->allowed;
+    const struct gguf_model *model = v->job.model;
+    int64_t sum = 0;
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const struct tensor_costs *costs = &v->sets[set].costs.tensors[i];
+        int64_t least = gguf_padded(model->tensors[i].n_bytes);
+        for (size_t c = 0; c < costs->n; c++)
+            if (costs->choices[c].bytes < least && (!allowed->given || allowed->has[costs->choices[c].type]))
+                least = costs->choices[c].bytes;
+        sum += least;
+    }
+    return 1.02 * bits_per_weight(sum, model_parameters(model));
+}
+
+/* Plans for one size by one set; none where the set cannot reach it, which is told. */
+static allot_status list_plan(struct validation *v, size_t set, const struct sized_arguments *size,
+                              const struct trial *trial, const struct allot_progress *progress,
+                              struct allot_error *err)
+{
+    struct provenance keys;
+    struct type_plan plan;
+    provenance_fill(&keys, &v->imatrix, v->imatrix.path ? v->imatrix.path : "imatrix.gguf", v->job.sha256);
+    allot_status status =
+        type_plan_solve(&plan, v->job.model, &v->sets[set].costs, &v->allowed, size, &keys, err);
+    if (status == ALLOT_ERR_INFEASIBLE) {
+        allot_note(progress, "no plan by %s: %s", v->sets[set].costs.set.method, err->message);
+        return ALLOT_OK;
+    }
+    if (status == ALLOT_OK)
+        status = add_planned(v, set, &plan, trial, err);
+    type_plan_release(&plan);
+    return status;
+}
+
+/* Of the sizes that nobody asked for, those below the smallest plan become that one. */
 static allot_status list_plans(struct validation *v, const struct trial *trial,
                                const struct allot_progress *progress, struct allot_error *err)
 {
+    const struct string_list *given = &v->args->calibrated.sized.common.given;
+    const bool asked = string_list_has(given, "bpw") || v->args->sizes;
     struct sized_arguments *sizes = NULL;
-    struct provenance keys;
-    struct type_set allowed;
     size_t n = 0;
     allot_status status = validation_sizes(&sizes, &n, v->args, err);
-    if (status == ALLOT_OK)
-        status = type_set_parse(&allowed, v->args->calibrated.types, err);
     v->planned = calloc(n * v->n_sets + 1, sizeof *v->planned);
     if (status == ALLOT_OK && v->planned == NULL)
         status = allot_fail_memory(err, n * v->n_sets * sizeof *v->planned, "plans");
-    provenance_fill(&keys, &v->imatrix, v->imatrix.path ? v->imatrix.path : "imatrix.gguf", v->job.sha256);
-    for (size_t s = 0; s < v->n_sets && status == ALLOT_OK; s++)
+    for (size_t s = 0; s < v->n_sets && status == ALLOT_OK; s++) {
+        const double least = asked ? 0 : least_bpw(v, s);
+        double last = 0;
         for (size_t i = 0; i < n && status == ALLOT_OK; i++) {
-            struct type_plan plan;
-            status = type_plan_solve(&plan, v->job.model, &v->sets[s].costs, &allowed, &sizes[i], &keys, err);
-            if (status == ALLOT_ERR_INFEASIBLE) {
-                allot_note(progress, "no plan by %s: %s", v->sets[s].costs.set.method, err->message);
-                status = ALLOT_OK;
-                continue;
-            }
-            if (status == ALLOT_OK)
-                status = add_planned(v, s, &plan, trial, err);
-            type_plan_release(&plan);
+            struct sized_arguments size = sizes[i];
+            size.bpw = size.bpw < least ? least : size.bpw;
+            if (asked || size.bpw != last)
+                status = list_plan(v, s, &size, trial, progress, err);
+            last = size.bpw;
         }
+    }
     free(sizes);
     return status;
 }
