@@ -392,17 +392,12 @@ static allot_status record(const struct validation *v, const struct assignment *
 static void say_time(const struct validation *v, size_t n_lacking, double seconds,
                      const struct allot_progress *progress)
 {
-    const double all = seconds * (double)n_lacking;
-    const char *unit = all < 90 ? "seconds" : all < 5400 ? "minutes" : "hours";
-    allot_note(
-        progress,
-        "validate: %zu tensors in turn and %zu plans, %zu measurements of them on record; for the others "
-        "a forward pass of %.3g s each: about %.*f %s",
-        v->n_degraded, v->n_planned, v->n_resumed, seconds, all < 5400 ? 0 : 1,
-        all < 90     ? all
-        : all < 5400 ? all / 60
-                     : all / 3600,
-        unit);
+    char time[32];
+    allot_note(progress,
+               "validate: %zu tensors in turn and %zu plans, %zu measurements of them on record; for the "
+               "others a forward pass of %.3g s each: about %s",
+               v->n_degraded, v->n_planned, v->n_resumed, seconds,
+               str_time(time, seconds * (double)n_lacking));
 }
 
 /* Assignments first .. first + n - 1. */

@@ -164,3 +164,14 @@ const char *str_size(char buf[static 32], int64_t bytes)
     snprintf(buf, 32, "%.1f %s", value, units[unit]);
     return buf;
 }
+
+const char *str_time(char buf[static 32], double seconds)
+{
+    if (seconds < 90)
+        snprintf(buf, 32, "%.0f seconds", seconds);
+    else if (seconds < 5400)
+        snprintf(buf, 32, "%.0f minutes", seconds / 60);
+    else
+        snprintf(buf, 32, "%.1f hours", seconds / 3600);
+    return buf;
+}

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/strbuf.h"
 #include "cost/candidates.h"
 #include "cost/divergence.h"
 #include "cost/exchange.h"
@@ -125,16 +126,11 @@ static void say_cost(const struct probe *p, double seconds_weight)
 {
     double quantize = seconds_weight * (double)p->weights_wanted;
     double all = quantize + p->result->seconds_forward * (double)p->n_wanted;
-    const char *unit = all < 90 ? "seconds" : all < 5400 ? "minutes" : "hours";
+    char time[32];
     allot_note(p->progress,
                "probe: %" PRId64
-               " tensors, one forward pass of %.3g s each, and %.3g s to quantize them: about "
-               "%.*f %s",
-               p->n_wanted, p->result->seconds_forward, quantize, all < 5400 ? 0 : 1,
-               all < 90     ? all
-               : all < 5400 ? all / 60
-                            : all / 3600,
-               unit);
+               " tensors, one forward pass of %.3g s each, and %.3g s to quantize them: about %s",
+               p->n_wanted, p->result->seconds_forward, quantize, str_time(time, all));
 }
 
 /* ---- One tensor ------------------------------------------------------------------------------------- */

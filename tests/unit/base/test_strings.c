@@ -110,6 +110,20 @@ static void test_size(void **state)
         assert_string_equal(str_size(buf, rows[r].bytes), rows[r].text);
 }
 
+static void test_time(void **state)
+{
+    static const struct {
+        double seconds;
+        const char *text;
+    } rows[] = {{0, "0 seconds"},     {89.4, "89 seconds"}, {90, "2 minutes"},      {3000, "50 minutes"},
+                {5399, "90 minutes"}, {5400, "1.5 hours"},  {360000, "100.0 hours"}};
+    char buf[32];
+
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+        assert_string_equal(str_time(buf, rows[r].seconds), rows[r].text);
+}
+
 static void test_ends_with(void **state)
 {
     (void)state;
@@ -162,9 +176,9 @@ static void test_strbuf_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse_size),     cmocka_unit_test(test_size),
-        cmocka_unit_test(test_ends_with),      cmocka_unit_test(test_strbuf),
-        cmocka_unit_test(test_strbuf_failure),
+        cmocka_unit_test(test_parse_size), cmocka_unit_test(test_size),
+        cmocka_unit_test(test_time),       cmocka_unit_test(test_ends_with),
+        cmocka_unit_test(test_strbuf),     cmocka_unit_test(test_strbuf_failure),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "cost/collect.h"
 #include "cost/trial.h"
 #include "folder.h"
 #include "measure/engine.h"
@@ -27,6 +28,7 @@ static struct pool *pool;
 static struct gguf_model *model;
 static int32_t ids[N_WINDOWS * N_CTX];
 static const struct text_windows windows = {.ids = ids, .n = N_WINDOWS, .n_ctx = N_CTX};
+static struct imatrix im;
 static double *base; /* log-probabilities of the untouched model */
 
 static void check(allot_status status)
@@ -68,14 +70,20 @@ static double *log_probs(const char *path)
     return p;
 }
 
-/* Writes the file that the types stand for, and compares window by window. */
-static void compare_with_file(const double *kl, const enum ggml_type *types)
+/* Writes the file that the types stand for, with importances or without, and compares window by window. */
+static void compare_with_file_of(const double *kl, const enum ggml_type *types, bool importances)
 {
     const char *path = in_folder("types.gguf");
-    const float **none = calloc((size_t)model->n_tensors, sizeof *none);
+    float **weights = calloc((size_t)model->n_tensors, sizeof *weights);
+    char reason[128];
+    for (int64_t i = 0; i < model->n_tensors && importances; i++)
+        check(imatrix_weights(&im, &model->tensors[i], &weights[i], reason, &err));
     struct quantize_result result;
-    const struct quantize_job job = {
-        .model = model, .types = types, .imatrix = none, .out_path = path, .identity = "trial"};
+    const struct quantize_job job = {.model = model,
+                                     .types = types,
+                                     .imatrix = (const float *const *)weights,
+                                     .out_path = path,
+                                     .identity = "trial"};
     check(quantize_write(&job, pool, &result, NULL, &err));
     double *changed = log_probs(path);
     for (int w = 0; w < N_WINDOWS; w++) {
@@ -85,9 +93,16 @@ static void compare_with_file(const double *kl, const enum ggml_type *types)
         if (!(fabs(kl[w] - plain) <= 1e-6 * plain + 1e-12))
             fail_msg("window %d: KL %.12g, of the file %.12g", w, kl[w], plain);
     }
+    for (int64_t i = 0; i < model->n_tensors; i++)
+        free(weights[i]);
     free(changed);
-    free(none);
+    free(weights);
     unlink(path);
+}
+
+static void compare_with_file(const double *kl, const enum ggml_type *types)
+{
+    compare_with_file_of(kl, types, false);
 }
 
 /* ---- Trials -------------------------------------------------------------------------------------------- */
@@ -146,6 +161,28 @@ static void test_files(void **state)
     measure(again, trial, types); /* the model itself */
     for (int w = 0; w < N_WINDOWS; w++)
         assert_true(fabs(again[w]) <= 1e-12);
+    trial_close(trial);
+    free(types);
+}
+
+static void test_importances(void **state)
+{
+    (void)state;
+    struct trial *trial;
+    enum ggml_type *types = calloc((size_t)model->n_tensors, sizeof *types);
+    double with[N_WINDOWS], without[N_WINDOWS];
+    check(trial_open(&trial, model, pool, &windows, NULL, NULL, &err));
+    all_in(types, GGML_TYPE_Q3_K, trial);
+    measure(without, trial, types);
+    trial_close(trial);
+    check(trial_open(&trial, model, pool, &windows, &im, NULL, &err));
+    measure(with, trial, types);
+    compare_with_file_of(with, types, true);
+    assert_memory_not_equal(with, without, sizeof with);
+    types[index_of("blk.0.ffn_down.weight")] = GGML_TYPE_IQ2_XXS;
+    types[index_of("blk.1.attn_q.weight")] = GGML_TYPE_IQ3_S;
+    measure(with, trial, types);
+    compare_with_file_of(with, types, true);
     trial_close(trial);
     free(types);
 }
@@ -251,6 +288,9 @@ static int set_up(void **state)
         return -1;
     for (int i = 0; i < N_WINDOWS * N_CTX; i++)
         ids[i] = (int32_t)(rng_u64(SEED, (uint64_t)i) % VOCAB);
+    const char *dataset = "random tokens";
+    if (imatrix_collect_decoded(&im, model, pool, &windows, &dataset, 1, NULL, &err) != ALLOT_OK)
+        return -1;
     base = log_probs(model->path);
     return 0;
 }
@@ -258,6 +298,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     free(base);
+    imatrix_release(&im);
     gguf_model_close(model);
     pool_free(pool);
     return remove_folder(state);
@@ -265,7 +306,7 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files), cmocka_unit_test(test_importances),
                                        cmocka_unit_test(test_threads_and_memory),
                                        cmocka_unit_test(test_interruption), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
