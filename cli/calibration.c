@@ -43,10 +43,6 @@ static const struct option_row rows[] = {
     ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
         "candidate types, such as Q4_K,Q6_K,Q8_0; quantize keeps a tensor's own type only if the list names "
         "it or nothing on it fits; without a list those that suit ordinary weights"),
-    ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
-        "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
-        "libllama runs and memory holds; exact: from a forward pass per tensor and type, for small models; "
-        "weight: from weights and imatrix alone, for a preview (relative errors, not nats)"),
     ROW("sequences", 0, "N", OPTION_INT, sequences, TEXT_OF(FISHER_DEFAULT_SEQUENCES), 1,
         "calibration sequences for the costs, spread evenly over the texts; with --method probe " TEXT_OF(
             PROBE_DEFAULT_SEQUENCES) " unless given, with exact " TEXT_OF(EXACT_DEFAULT_SEQUENCES)),
@@ -58,8 +54,13 @@ static const struct option_row rows[] = {
         "of the labels drawn from the model"),
     ROW("text-seed", 0, "N", OPTION_INT, text_seed, "1", 0, "of the text that the model writes without -f"),
     MEMORY_ROW(offsetof(struct calibrated_arguments, memory)),
+    ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
+        "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
+        "libllama runs and memory holds; exact: from a forward pass per tensor and type, for small models; "
+        "weight: from weights and imatrix alone, for a preview (relative errors, not nats)"),
 };
 const struct option_set calibration_options = OPTION_SET(rows);
+const struct option_set calibration_methodless_options = {rows, sizeof rows / sizeof *rows - 1};
 
 const char *calibration_run_option(size_t i)
 {

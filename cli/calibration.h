@@ -32,7 +32,8 @@ struct calibrated_arguments {
             "without it 60 % of the machine's, or of what the process is limited to"                 \
     }
 
-extern const struct option_set calibration_options; /* offsets into struct calibrated_arguments */
+extern const struct option_set calibration_options;            /* offsets into struct calibrated_arguments */
+extern const struct option_set calibration_methodless_options; /* without --method, its last row */
 
 /* The i-th option that only a run over texts heeds, or NULL. */
 const char *calibration_run_option(size_t i);

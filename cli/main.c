@@ -14,7 +14,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130, MAX_SETS = 6 };
 
 static const struct command *const commands[] = {
     &command_inspect,  &command_imatrix, &command_cost,   &command_plan,
-    &command_quantize, &command_measure, &command_verify,
+    &command_quantize, &command_measure, &command_verify, &command_validate,
 };
 static const size_t n_commands = sizeof commands / sizeof *commands;
 
@@ -90,7 +90,8 @@ static void format_markdown(struct strbuf *sb)
         sb,
         "This page is the output of `allot help --markdown`; a test compares the two. Results go to "
         "standard output, progress, remarks and errors to standard error. Exit status: 0 done, 1 failed "
-        "(one line says why), 2 wrong usage, 130 interrupted (what `cost` and `quantize` had finished is "
+        "(one line says why), 2 wrong usage, 130 interrupted (what `cost`, `quantize` and `validate` had "
+        "finished is "
         "kept, and the same command goes on from there). Sizes: `6GB` is 6e9 bytes, `6GiB` is 6*2^30, "
         "plain numbers are bytes.",
         0, 0);

@@ -396,3 +396,30 @@ allot_status archive_measurement_put(struct archive *a, const char *base_sha256,
                    "REPLACE INTO measurements VALUES (?, ?, ?, ?, ?, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))",
                    "ttttt", base_sha256, candidate_sha256, text_sha256, settings, json);
 }
+
+allot_status archive_measurement(struct archive *a, const char *base_sha256, const char *candidate_sha256,
+                                 const char *text_sha256, const char *settings, char **json,
+                                 struct allot_error *err)
+{
+    sqlite3_stmt *stmt;
+    bool row = false;
+    char *copy = NULL;
+    allot_status status = sql_prepare(a, &stmt, err, "read a measurement",
+                                      "SELECT json FROM measurements WHERE base_sha256 = ? AND"
+                                      " candidate_sha256 = ? AND text_sha256 = ? AND settings = ?",
+                                      "tttt", base_sha256, candidate_sha256, text_sha256, settings);
+
+    if (status == ALLOT_OK)
+        status = sql_step(a, stmt, &row, err, "read a measurement");
+    if (status == ALLOT_OK && row) {
+        const char *text = (const char *)sqlite3_column_text(stmt, 0);
+
+        copy = text ? strdup(text) : NULL;
+        if (!copy)
+            status = allot_fail_memory(err, (size_t)sqlite3_column_bytes(stmt, 0), "a measurement");
+    }
+    sqlite3_finalize(stmt);
+    if (status == ALLOT_OK)
+        *json = copy;
+    return status;
+}

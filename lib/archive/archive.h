@@ -95,5 +95,9 @@ allot_status archive_cost_sets(struct archive *a, const char *model_sha256,
 allot_status archive_measurement_put(struct archive *a, const char *base_sha256, const char *candidate_sha256,
                                      const char *text_sha256, const char *settings, const char *json,
                                      struct allot_error *err);
+/* *json is NULL if absent; caller frees. */
+allot_status archive_measurement(struct archive *a, const char *base_sha256, const char *candidate_sha256,
+                                 const char *text_sha256, const char *settings, char **json,
+                                 struct allot_error *err);
 
 #endif

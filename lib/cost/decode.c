@@ -45,6 +45,16 @@ void decoder_close(struct decoder *decoder)
     *decoder = (struct decoder){0};
 }
 
+const char *decoder_folder(const struct decoder *decoder, int64_t bytes, const struct memory_budget *memory)
+{
+    if (memory == NULL)
+        return NULL;
+    int64_t contexts =
+        decoder->n_workers * engine_bytes(&decoder->llama, decoder->windows->n_ctx, decoder->n_outputs);
+    int64_t all = memory_base(pool_threads(decoder->pool)) + contexts + bytes;
+    return all > memory->limit ? memory->folder : NULL;
+}
+
 struct worker {
     struct engine engine;
     allot_status status;

@@ -8,6 +8,7 @@
 #ifndef ALLOT_COST_DECODE_H
 #define ALLOT_COST_DECODE_H
 
+#include "base/memory.h"
 #include "base/pool.h"
 #include "gguf/model.h"
 #include "measure/engine.h"
@@ -29,6 +30,10 @@ struct decoder {
 allot_status decoder_open(struct decoder *decoder, const struct gguf_model *model, struct pool *pool,
                           const struct text_windows *windows, int64_t bytes_each, struct allot_error *err);
 void decoder_close(struct decoder *decoder);
+
+/* The folder for a block of so many bytes that stays while the decoder runs: NULL if the budget (NULL: none)
+ * leaves room for it in memory, beside what the process has now and the contexts to come. */
+const char *decoder_folder(const struct decoder *decoder, int64_t bytes, const struct memory_budget *memory);
 
 /* What becomes of one pass; each member may be NULL. */
 struct decode_pass {

@@ -64,19 +64,7 @@ static allot_status report(void *user, int64_t first, int64_t n, struct allot_er
 {
     const struct divergence *d = user;
     int64_t n_windows = d->decoder->windows->n;
-    return allot_report(d->progress, err, "probe", d->done * n_windows + first + n, d->total * n_windows);
-}
-
-/* Where a block of so many bytes goes beside the contexts. */
-static const char *folder_for(const struct decoder *decoder, int64_t bytes,
-                              const struct memory_budget *memory)
-{
-    if (memory == NULL)
-        return NULL;
-    int64_t contexts =
-        decoder->n_workers * engine_bytes(&decoder->llama, decoder->windows->n_ctx, decoder->n_outputs);
-    int64_t all = memory_base(pool_threads(decoder->pool)) + contexts + bytes;
-    return all > memory->limit ? memory->folder : NULL;
+    return allot_report(d->progress, err, d->stage, d->done * n_windows + first + n, d->total * n_windows);
 }
 
 allot_status divergence_init(struct divergence *d, struct decoder *decoder,
@@ -88,7 +76,7 @@ allot_status divergence_init(struct divergence *d, struct decoder *decoder,
     if (d->kl == NULL)
         return allot_fail_memory(err, (size_t)n_windows * sizeof *d->kl, "divergences");
     const struct decode_pass pass = {.user = d, .logits = keep_logits};
-    allot_status status = spill_new(&d->base, (size_t)bytes, folder_for(decoder, bytes, memory),
+    allot_status status = spill_new(&d->base, (size_t)bytes, decoder_folder(decoder, bytes, memory),
                                     "the logits of the sequences", err);
     if (status == ALLOT_OK)
         status = decoder_run(decoder, n_windows, &pass, err);

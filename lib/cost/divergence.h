@@ -13,7 +13,8 @@ struct divergence {
     struct spill base; /* float logits (windows, n_ctx, n_vocab) */
     double *kl;        /* [windows]: mean over positions, of the newest pass */
     const struct allot_progress *progress;
-    int64_t done, total; /* passes, for progress */
+    const char *stage;   /* of the progress */
+    int64_t done, total; /* passes of the stage */
 };
 
 /* Keeps the logits of the model as it is now: in a temporary file if they are more than the budget (NULL:
@@ -23,7 +24,7 @@ allot_status divergence_init(struct divergence *d, struct decoder *decoder,
 void divergence_release(struct divergence *d);
 
 /* Fills kl with KL(base || model as it is now), nats per token. A pass whose logits are not finite is
- * ALLOT_ERR_NUMERIC. Reports progress of stage "probe" between windows, `done` of `total` passes. */
+ * ALLOT_ERR_NUMERIC. Reports progress of the stage between windows, `done` of `total` passes. */
 allot_status divergence_measure(struct divergence *d, struct allot_error *err);
 
 #endif

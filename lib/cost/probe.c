@@ -259,6 +259,7 @@ static allot_status run_passes(struct probe *p, const struct text_windows *windo
 {
     allot_status status = prepare(p, windows, err);
     p->divergence.progress = p->progress;
+    p->divergence.stage = "probe";
     p->divergence.total = p->n_wanted;
     for (int64_t i = 0; i < p->model->n_tensors && status == ALLOT_OK; i++) {
         if (p->lacking[i].n_types == 0)

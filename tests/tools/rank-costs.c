@@ -17,6 +17,7 @@
 #include "archive/archive.h"
 #include "cost/imatrix.h"
 #include "measure/measure.h"
+#include "measure/rank.h"
 #include "quant/quant.h"
 #include "quant/quantize.h"
 
@@ -130,54 +131,6 @@ static double exact_kl(const struct pair *p, float **weights, struct pool *pool,
     return kl;
 }
 
-/* ---- Ranks ------------------------------------------------------------------------------------------ */
-
-static const double *sort_key;
-
-static int compare_indices(const void *a, const void *b)
-{
-    double x = sort_key[*(const size_t *)a], y = sort_key[*(const size_t *)b];
-    return (x > y) - (x < y);
-}
-
-/* Ties share their mean rank. */
-static double *ranks(const double *x, size_t n)
-{
-    size_t *order = malloc((n + 1) * sizeof *order);
-    double *rank = malloc((n + 1) * sizeof *rank);
-    for (size_t i = 0; i < n; i++)
-        order[i] = i;
-    sort_key = x;
-    qsort(order, n, sizeof *order, compare_indices);
-    for (size_t i = 0, end; i < n; i = end) {
-        for (end = i + 1; end < n && x[order[end]] == x[order[i]]; end++)
-            ;
-        for (size_t k = i; k < end; k++)
-            rank[order[k]] = (double)(i + end - 1) / 2;
-    }
-    free(order);
-    return rank;
-}
-
-static double spearman(const double *x, const double *y, size_t n)
-{
-    double *a = ranks(x, n), *b = ranks(y, n), mean = ((double)n - 1) / 2, ab = 0, aa = 0, bb = 0;
-    for (size_t i = 0; i < n; i++) {
-        ab += (a[i] - mean) * (b[i] - mean);
-        aa += (a[i] - mean) * (a[i] - mean);
-        bb += (b[i] - mean) * (b[i] - mean);
-    }
-    free(a);
-    free(b);
-    return ab / sqrt(aa * bb);
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Spearman over the pairs of a type (GGML_TYPE_COUNT: all); n of them. */
 static double rank_type(size_t method, enum ggml_type type, size_t *n, double *median_ratio)
 {
@@ -189,11 +142,11 @@ static double rank_type(size_t method, enum ggml_type type, size_t *n, double *m
             cost[*n] = pairs[i].cost[method];
             kl[(*n)++] = pairs[i].kl;
         }
-    double result = spearman(cost, kl, *n);
+    double result;
+    check(rank_correlation(&result, cost, kl, *n, &err));
     for (size_t i = 0; i < *n; i++)
         kl[i] /= cost[i];
-    qsort(kl, *n, sizeof *kl, compare_doubles);
-    *median_ratio = *n ? kl[*n / 2] : NAN;
+    *median_ratio = rank_quartiles(kl, *n).median;
     free(cost);
     free(kl);
     return result;

@@ -363,11 +363,27 @@ static void test_measurements(void **state)
     struct allot_error err;
     sqlite3 *db;
     sqlite3_stmt *stmt;
+    char *json = path;
 
     (void)state;
+    assert_int_equal(archive_measurement(a, "b", "c", "t", "n_ctx=512", &json, &err), ALLOT_OK);
+    assert_null(json);
     assert_int_equal(archive_measurement_put(a, "b", "c", "t", "n_ctx=512", "{\"kl\":1}", &err), ALLOT_OK);
     assert_int_equal(archive_measurement_put(a, "b", "c", "t", "n_ctx=512", "{\"kl\":2}", &err), ALLOT_OK);
     assert_int_equal(archive_measurement_put(a, "b", "d", "t", "n_ctx=512", "{\"kl\":3}", &err), ALLOT_OK);
+    assert_int_equal(archive_measurement(a, "b", "c", "t", "n_ctx=512", &json, &err), ALLOT_OK);
+    assert_string_equal(json, "{\"kl\":2}");
+    free(json);
+    const char *const others[][4] = {{"x", "c", "t", "n_ctx=512"},
+                                     {"b", "x", "t", "n_ctx=512"},
+                                     {"b", "c", "x", "n_ctx=512"},
+                                     {"b", "c", "t", "x"}};
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(
+            archive_measurement(a, others[i][0], others[i][1], others[i][2], others[i][3], &json, &err),
+            ALLOT_OK);
+        assert_null(json);
+    }
     archive_close(a);
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
     assert_int_equal(

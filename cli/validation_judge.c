@@ -1,0 +1,273 @@
+/* validation_judge.c - what a validation's measurements say about the costs.  SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "measure/rank.h"
+#include "quant/quant.h"
+#include "validation.h"
+
+double validation_predicted(const struct validation *v, size_t set, size_t assignment)
+{
+    const struct gguf_model *model = v->job.model;
+    double predicted = cost_set_in_nats(&v->sets[set].costs.set) ? 0 : NAN, cost;
+    for (int64_t i = 0; i < model->n_tensors; i++)
+        predicted +=
+            validation_cost(&cost, &v->sets[set].costs, model, i, v->assignments[assignment].types[i]) ? cost
+                                                                                                       : NAN;
+    return predicted;
+}
+
+/* What a kernel's rounding adds if it serves all weights. */
+static double kernel_floor(const struct validation *v, size_t set, enum ggml_type kernel)
+{
+    for (size_t k = 0; k < v->n_roundings; k++)
+        if (v->roundings[k].kernel == kernel) {
+            const size_t assignment = v->roundings[k].assignment;
+            const double above = validation_kl(v, assignment).mean - validation_predicted(v, set, assignment);
+            return above > 0 ? above : 0;
+        }
+    return 0;
+}
+
+double validation_floor(const struct validation *v, const struct planned *plan)
+{
+    const struct gguf_model *model = v->job.model;
+    const enum ggml_type *types = v->assignments[plan->assignment].types;
+    double floors[GGML_TYPE_COUNT], sum = 0, n_weights = 0;
+    for (int kernel = 0; kernel < GGML_TYPE_COUNT; kernel++)
+        floors[kernel] = kernel_floor(v, plan->set, (enum ggml_type)kernel);
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const double n = (double)model->tensors[i].n_elements;
+        if (!gguf_tensor_quantizable(&model->tensors[i]))
+            continue;
+        n_weights += n;
+        if (types[i] != model->tensors[i].type)
+            sum += n * floors[validation_kernel(types[i])];
+    }
+    return n_weights > 0 ? sum / n_weights : 0;
+}
+
+double validation_ratio(const struct validation *v, const struct planned *plan, bool with_floor)
+{
+    if (!cost_set_in_nats(&v->sets[plan->set].costs.set))
+        return NAN;
+    return validation_kl(v, plan->assignment).mean /
+           (plan->predicted + (with_floor ? validation_floor(v, plan) : 0));
+}
+
+/* ---- One tensor at a time ----------------------------------------------------------------------------- */
+
+static allot_status rank_tensors(struct ranking *r, const struct validation *v, struct allot_error *err)
+{
+    const struct cost_table *costs = &v->sets[r->set].costs;
+    const size_t room = v->n_degraded + 1;
+    double *measured = calloc(room, sizeof *measured), *predicted = calloc(room, sizeof *predicted),
+           *ratios = calloc(room, sizeof *ratios);
+    size_t n_ratios = 0;
+    allot_status status = measured && predicted && ratios
+                              ? ALLOT_OK
+                              : allot_fail_memory(err, room * sizeof *measured, "changes of KL");
+    for (size_t k = 0; k < v->n_degraded && status == ALLOT_OK; k++) {
+        const struct degraded *d = &v->degraded[k];
+        const struct measure_mean change = validation_change(v, 1 + k);
+        double low = 0, high = 0;
+        validation_cost(&low, costs, v->job.model, d->tensor, d->low);
+        validation_cost(&high, costs, v->job.model, d->tensor, d->high);
+        measured[k] = change.mean;
+        predicted[k] = low - high;
+        r->n_clear += change.mean > 2 * change.se || isnan(change.se);
+        if (measured[k] > 0 && predicted[k] > 0)
+            ratios[n_ratios++] = measured[k] / predicted[k];
+    }
+    if (status == ALLOT_OK)
+        status = rank_correlation(&r->rank, measured, predicted, v->n_degraded, err);
+    if (status == ALLOT_OK) {
+        const struct rank_quartiles q = rank_quartiles(ratios, n_ratios);
+        r->n = v->n_degraded;
+        r->first = q.first;
+        r->median = q.median;
+        r->third = q.third;
+    }
+    free(measured);
+    free(predicted);
+    free(ratios);
+    return status;
+}
+
+/* ---- Plans --------------------------------------------------------------------------------------------- */
+
+static void bound_ratios(struct ranking *r, const struct validation *v)
+{
+    double farthest = 0;
+    r->least_ratio = r->most_ratio = r->farthest_bits = NAN;
+    for (size_t i = 0; i < v->n_planned; i++) {
+        const struct planned *plan = &v->planned[i];
+        if (plan->set != r->set)
+            continue;
+        const double ratio = validation_ratio(v, plan, true), off = fabs(log(ratio));
+        if (isnan(ratio))
+            continue;
+        r->least_ratio = isnan(r->least_ratio) || ratio < r->least_ratio ? ratio : r->least_ratio;
+        r->most_ratio = isnan(r->most_ratio) || ratio > r->most_ratio ? ratio : r->most_ratio;
+        if (isnan(r->farthest_bits) || off > farthest) {
+            farthest = off;
+            r->farthest_bits = plan->bits_per_weight;
+        }
+    }
+}
+
+/* ---- The verdict ----------------------------------------------------------------------------------------
+ */
+
+static void say(struct ranking *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct ranking *r, const char *format, ...)
+{
+    const size_t n = strlen(r->sentence);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(r->sentence + n, sizeof r->sentence - n, format, args);
+    va_end(args);
+}
+
+/* A way to costs that are nearer to the truth, if there is one. */
+static void advise(struct ranking *r, const struct validation *v)
+{
+    const char *method = v->sets[r->set].costs.set.method;
+    say(r, "; calibrate with more --sequences, of text like the evaluation's");
+    if (strcmp(method, "exact") != 0 && validation_method_known("exact"))
+        say(r, ", or with --method exact");
+    else if (strcmp(method, "probe") != 0 && strcmp(method, "exact") != 0)
+        say(r, ", or with --method probe");
+}
+
+static void say_plans(struct ranking *r)
+{
+    const double ratio =
+        fabs(log(r->least_ratio)) > fabs(log(r->most_ratio)) ? r->least_ratio : r->most_ratio;
+    if (isnan(ratio)) {
+        say(r,
+            "the order can be trusted (rank correlation %.3f), but there is no predicted KL to compare with "
+            "measured",
+            r->rank);
+        return;
+    }
+    r->trusted = r->least_ratio >= LEAST_RATIO && r->most_ratio <= MOST_RATIO;
+    if (r->trusted)
+        say(r,
+            "the plans can be trusted: rank correlation %.3f, and measured KL is %.2f to %.2f times the "
+            "predicted with the floor",
+            r->rank, r->least_ratio, r->most_ratio);
+    else
+        say(r,
+            "tensors are ranked well (%.3f), so the plans are sound as to where bits go, but not the KL that "
+            "they predict: measured it is %.2f times that at %.3g bits per weight (trusted: %.2f to %.2f); "
+            "there %s, so judge files by 'allot measure'",
+            r->rank, ratio, r->farthest_bits, LEAST_RATIO, MOST_RATIO,
+            ratio > 1 ? "errors do more together, or on this text, than they cost alone"
+                      : "errors do less together, or on this text, than they cost alone");
+}
+
+static void judge(struct ranking *r, const struct validation *v)
+{
+    say(r, "%s: ", v->sets[r->set].costs.set.method);
+    if (r->n < LEAST_TENSORS || isnan(r->rank))
+        say(r, "too few tensors to judge (%zu)", r->n);
+    else if ((double)r->n_clear < LEAST_CLEAR * (double)r->n)
+        say(r,
+            "cannot be judged: only %zu of %zu measured changes are above two standard errors; give more "
+            "--windows",
+            r->n_clear, r->n);
+    else if (r->rank < LEAST_RANK) {
+        say(r,
+            "the plans are not to be trusted: rank correlation %.3f is below %.1f, bits go to the wrong "
+            "tensors",
+            r->rank, LEAST_RANK);
+        advise(r, v);
+    } else {
+        say_plans(r);
+    }
+}
+
+/* ---- Methods beside each other ---------------------------------------------------------------------------
+ */
+
+enum type_class { ALL_TYPES, LOW_TYPES, HIGH_TYPES, N_CLASSES };
+static const char *const class_names[N_CLASSES] = {"all", "below 3 bits", "3 bits and more"};
+
+static bool in_class(enum ggml_type type, enum type_class of)
+{
+    const double bits = 8.0 * (double)ggml_type_size(type) / (double)ggml_blck_size(type);
+    return of == ALL_TYPES || (of == LOW_TYPES) == (bits < LOW_BITS);
+}
+
+static allot_status compare_sets(struct agreement *a, const struct validation *v, enum type_class of,
+                                 struct allot_error *err)
+{
+    const struct cost_table *left = &v->sets[a->set].costs, *right = &v->sets[a->reference].costs;
+    const size_t room = (size_t)v->job.model->n_tensors * GGML_TYPE_COUNT + 1;
+    double *x = malloc(room * sizeof *x), *y = malloc(room * sizeof *y);
+    allot_status status = x && y ? ALLOT_OK : allot_fail_memory(err, room * sizeof *x, "pairs");
+    a->types = class_names[of];
+    for (int64_t i = 0; i < v->job.model->n_tensors && status == ALLOT_OK; i++)
+        for (size_t c = 0; c < left->tensors[i].n; c++) {
+            const struct plan_choice *choice = &left->tensors[i].choices[c];
+            double other;
+            if (!in_class((enum ggml_type)choice->type, of) || !(choice->cost > 0) ||
+                !validation_cost(&other, right, v->job.model, i, (enum ggml_type)choice->type) ||
+                !(other > 0))
+                continue;
+            x[a->n] = choice->cost;
+            y[a->n++] = other;
+        }
+    if (status == ALLOT_OK)
+        status = rank_correlation(&a->rank, x, y, a->n, err);
+    for (size_t i = 0; i < a->n && status == ALLOT_OK; i++)
+        x[i] /= y[i];
+    if (status == ALLOT_OK) {
+        const struct rank_quartiles q = rank_quartiles(x, a->n);
+        a->first = q.first;
+        a->median = q.median;
+        a->third = q.third;
+    }
+    free(x);
+    free(y);
+    return status;
+}
+
+/* The newest set of the method that assumes least. */
+static size_t find_reference(const struct validation *v)
+{
+    static const char *const by_trust[] = {"exact", "probe", "fisher"};
+    for (size_t m = 0; m < sizeof by_trust / sizeof *by_trust; m++)
+        for (size_t s = 0; s < v->n_sets; s++)
+            if (v->sets[s].newest && strcmp(v->sets[s].costs.set.method, by_trust[m]) == 0)
+                return s;
+    return 0;
+}
+
+allot_status validation_judge(struct ranking *rankings, size_t *n_rankings, struct agreement *agreements,
+                              size_t *n_agreements, const struct validation *v, struct allot_error *err)
+{
+    const size_t reference = find_reference(v);
+    allot_status status = ALLOT_OK;
+    *n_rankings = *n_agreements = 0;
+    for (size_t s = 0; s < v->n_sets && status == ALLOT_OK; s++) {
+        if (!v->sets[s].newest)
+            continue;
+        struct ranking *r = &rankings[(*n_rankings)++];
+        *r = (struct ranking){.set = s};
+        status = rank_tensors(r, v, err);
+        bound_ratios(r, v);
+        judge(r, v);
+        for (int of = 0; of < N_CLASSES && s != reference && status == ALLOT_OK; of++) {
+            struct agreement *a = &agreements[(*n_agreements)++];
+            *a = (struct agreement){.set = s, .reference = reference};
+            status = compare_sets(a, v, (enum type_class)of, err);
+        }
+    }
+    return status;
+}
