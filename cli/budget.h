@@ -6,6 +6,12 @@
 #include "constraints.h"
 #include "gguf/model.h"
 
+/* What decode time is worth, and how it is known (speed_price.h). */
+struct speed_arguments {
+    double weight;
+    const char *table;
+};
+
 /* The head of the arguments of the commands that work on a model. */
 struct sized_arguments {
     struct common_arguments common;
@@ -13,6 +19,7 @@ struct sized_arguments {
     double bpw;
     const char *like;
     struct constraint_arguments constraints;
+    struct speed_arguments speed;
 };
 
 extern const struct option_set budget_options; /* offsets into struct sized_arguments */

@@ -9,6 +9,7 @@
 #include "calibration.h"
 #include "explain.h"
 #include "seen_text.h"
+#include "speed_price.h"
 #include "type_plan.h"
 
 struct plan_arguments {
@@ -62,6 +63,7 @@ struct plan_run {
     struct cost_table costs;
     bool own_text; /* that the costs come from is the model's own */
     struct knapsack knapsack;
+    struct speed_table speeds;
     struct job_imatrix imatrix;
     struct plan_output outputs[MAX_RUNGS];
 };
@@ -83,7 +85,8 @@ static allot_status name_outputs(struct plan_run *run, struct allot_error *err)
 static allot_status check_outputs(const struct plan_run *run, const char *user_imatrix,
                                   struct allot_error *err)
 {
-    const struct job_inputs inputs = {.files = {run->args->sized.like, user_imatrix}};
+    const struct job_inputs inputs = {
+        .files = {run->args->sized.like, user_imatrix, run->args->sized.speed.table}};
     allot_status status = ALLOT_OK;
     for (size_t r = 0; run->args->output && status == ALLOT_OK && r < run->ladder.n; r++) {
         status = job_check_output(&run->job, &inputs, run->outputs[r].recipe, err);
@@ -101,6 +104,8 @@ static allot_status open_run(struct plan_run *run, const struct allot_progress *
     allot_status status = ladder_parse(&run->ladder, &args->sized, err);
     if (status == ALLOT_OK)
         status = constraints_parse(&run->constraints, args->types, &args->sized.constraints, err);
+    if (status == ALLOT_OK)
+        status = speed_open(&run->speeds, &args->sized, err);
     if (status == ALLOT_OK)
         status = model_job_open(&run->job, common->operands.items[0], common, err);
     if (status == ALLOT_OK)
@@ -138,14 +143,17 @@ static allot_status load_costs(struct plan_run *run, const struct allot_progress
 }
 
 /* All sizes, before anything is written for one. */
-static allot_status solve(struct plan_run *run, struct allot_error *err)
+static allot_status solve(struct plan_run *run, const struct allot_progress *progress,
+                          struct allot_error *err)
 {
     allot_status status = knapsack_init(&run->knapsack, run->job.model, &run->costs, &run->constraints, err);
+    if (status == ALLOT_OK)
+        status = speed_set_times(&run->knapsack, &run->speeds, &run->args->sized, progress, err);
     for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
         struct plan_output *out = &run->outputs[r];
         provenance_fill(&out->keys, &run->imatrix, out->imatrix_path, run->job.sha256);
-        status = type_plan_solve(&out->plan, &run->knapsack, &run->args->sized, &run->ladder.rungs[r],
-                                 &out->keys, err);
+        status = type_plan_solve_priced(&out->plan, &run->knapsack, &run->args->sized, &run->ladder.rungs[r],
+                                        &out->keys, err);
     }
     return status;
 }
@@ -262,7 +270,7 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     if (status == ALLOT_OK)
         status = load_costs(run, progress, err);
     if (status == ALLOT_OK)
-        status = solve(run, err);
+        status = solve(run, progress, err);
     if (status == ALLOT_OK)
         status = write_files(run, err);
     command_end_progress(progress);
@@ -282,7 +290,7 @@ const struct command command_plan = {
                    "--tensor-type-file for "
                    "llama-quantize with one rule per tensor; the command line that uses it is printed. No "
                    "weights are read.",
-    .options = {&budget_options, &constraint_options, &options},
+    .options = {&budget_options, &constraint_options, &speed_options, &options},
     .arguments_size = sizeof(struct plan_arguments),
     .min_operands = 1,
     .max_operands = 1,

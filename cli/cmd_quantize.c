@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "calibration.h"
 #include "quantize_job.h"
+#include "speed_price.h"
 
 static const struct option_row rows[] = {
     {"recipe", 0, "FILE", OPTION_STRING, offsetof(struct quantize_arguments, recipe), NULL, 0,
@@ -29,7 +30,8 @@ static allot_status check_unheeded(const struct quantize_arguments *args, struct
 {
     static const char *const not_with_recipe[] = {"file", "types"};
     const struct string_list *given = &args->calibrated.sized.common.given;
-    const char *name = constraint_option_given(given);
+    const char *constraint = constraint_option_given(given),
+               *name = constraint ? constraint : speed_option_given(given);
     if (args->recipe && name)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other", name);
     for (size_t i = 0; args->recipe && i < sizeof not_with_recipe / sizeof *not_with_recipe; i++)
@@ -119,7 +121,7 @@ const struct command command_quantize = {
         "a run of its own, the calibration text is sampled from the model itself. With --recipe only the "
         "types "
         "of the recipe count and nothing is measured. An interrupted run goes on from OUT.allot-partial.",
-    .options = {&budget_options, &constraint_options, &options, &calibration_options},
+    .options = {&budget_options, &constraint_options, &speed_options, &options, &calibration_options},
     .arguments_size = sizeof(struct quantize_arguments),
     .min_operands = 2,
     .max_operands = 2,

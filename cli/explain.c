@@ -2,6 +2,7 @@
 #include "explain.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ allot_status explain_check(const struct gguf_model *model, const char *name, str
 struct explained {
     const struct knapsack_item *item;
     const struct knapsack_choice *chosen;
-    double lambda;
+    double lambda, ms_price;
 };
 
 static struct explained explained_of(const struct type_plan *plan, const char *name)
@@ -41,13 +42,14 @@ static struct explained explained_of(const struct type_plan *plan, const char *n
     const struct knapsack *k = plan->knapsack;
     const size_t i = k->item_of[gguf_model_tensor(k->model, name) - k->model->tensors];
     return (struct explained){&k->items[i], &k->items[i].choices[plan->answer.chosen[i]],
-                              knapsack_lambda(&plan->answer, &k->items[i])};
+                              knapsack_lambda(&plan->answer, &k->items[i]), plan->answer.ms_price};
 }
 
-/* What taking it instead of the chosen one would add to cost + lambda * bytes. */
+/* What taking it instead of the chosen one would add to choice_price + lambda * bytes. */
 static double relative_cost(const struct explained *e, const struct knapsack_choice *choice)
 {
-    return (choice->cost - e->chosen->cost) + e->lambda * (double)(choice->bytes - e->chosen->bytes);
+    return (choice_price(choice, e->ms_price) - choice_price(e->chosen, e->ms_price)) +
+           e->lambda * (double)(choice->bytes - e->chosen->bytes);
 }
 
 /* Another open choice takes no more bytes and costs no more. */
@@ -55,8 +57,9 @@ static bool dominated(const struct explained *e, const struct knapsack_choice *c
 {
     for (size_t c = 0; c < e->item->n_choices; c++) {
         const struct knapsack_choice *other = &e->item->choices[c];
-        if (other != choice && other->bar == CHOICE_OPEN && other->bytes <= choice->bytes &&
-            other->cost <= choice->cost && (other->bytes < choice->bytes || other->cost < choice->cost))
+        const double price = choice_price(other, e->ms_price), than = choice_price(choice, e->ms_price);
+        if (other != choice && other->bar == CHOICE_OPEN && other->bytes <= choice->bytes && price <= than &&
+            (other->bytes < choice->bytes || price < than))
             return true;
     }
     return false;
@@ -97,12 +100,13 @@ static void print_head(const struct explained *e, const struct knapsack *k, cons
 
 allot_status explain_print(const struct type_plan *plan, const char *name, struct allot_error *err)
 {
-    static const char *const headings[] = {"<type",       ">bytes",         ">bits",   ">cost",
-                                           ">std. error", ">at the margin", "<verdict"};
+    static const char *const headings[] = {"<type",       ">bytes",         ">bits",    ">cost",
+                                           ">std. error", ">at the margin", "<verdict", ">ms per token"};
+    const bool timed = plan->knapsack->speed_source;
     const struct explained e = explained_of(plan, name);
     struct table t;
     print_head(&e, plan->knapsack, name);
-    table_init(&t, headings, 7);
+    table_init(&t, headings, timed ? 8 : 7);
     for (size_t c = 0; c < e.item->n_choices; c++) {
         const struct knapsack_choice *choice = &e.item->choices[c];
         table_cell(&t, "%s", type_label(choice->type));
@@ -115,11 +119,15 @@ allot_status explain_print(const struct type_plan *plan, const char *name, struc
             table_cell(&t, "unknown");
             table_cell(&t, "-");
         }
-        if (choice->known && e.chosen->known)
+        if (choice->known && e.chosen->known && isfinite(relative_cost(&e, choice)))
             table_cell(&t, "%+.3g", relative_cost(&e, choice));
         else
             table_cell(&t, "-");
         table_cell(&t, "%s", verdict(&e, choice));
+        if (timed && isfinite(choice->ms))
+            table_cell(&t, "%.4g", choice->ms);
+        else if (timed)
+            table_cell(&t, "unknown");
     }
     return table_print(&t, err);
 }
@@ -141,6 +149,7 @@ json_t *explain_json(const struct type_plan *plan, const char *name)
         json_put(entry, "std_err", choice->known ? json_number(choice->std_err) : json_null());
         json_put(entry, "at_the_margin",
                  choice->known && e.chosen->known ? json_number(relative_cost(&e, choice)) : json_null());
+        json_put(entry, "decode_ms", plan->knapsack->speed_source ? json_number(choice->ms) : json_null());
         json_put(entry, "verdict", json_text(verdict(&e, choice)));
         json_array_append_new(list, entry);
     }

@@ -216,13 +216,13 @@ static allot_status refuse_inputs(const struct model_job *job, const struct job_
                                   const char *path, struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
-    for (int i = 0; status == ALLOT_OK && i < job->model->n_shards; i++)
+    for (int i = 0; status == ALLOT_OK && job->model && i < job->model->n_shards; i++)
         status = refuse_same(gguf_model_shard_path(job->model, i), path, err);
     for (size_t i = 0; status == ALLOT_OK && i < sizeof inputs->files / sizeof *inputs->files; i++)
         status = refuse_same(inputs->files[i], path, err);
     for (size_t i = 0; status == ALLOT_OK && inputs->texts && i < inputs->texts->n; i++)
         status = refuse_same(inputs->texts->items[i], path, err);
-    if (status == ALLOT_OK && file_same(job->archive_path, path))
+    if (status == ALLOT_OK && job->archive_path && file_same(job->archive_path, path))
         status = allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: is the archive; nothing was written", path);
     return status;
 }

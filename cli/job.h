@@ -76,7 +76,7 @@ struct job_inputs {
 };
 
 /* Refuses a path that is, through links too, one of the inputs, and one where no file can be made: asked
- * before long work; leaves nothing behind. A path of NULL is fine. */
+ * before long work; leaves nothing behind. A path of NULL is fine, and so is a job without a model. */
 allot_status job_check_output(const struct model_job *job, const struct job_inputs *inputs, const char *path,
                               struct allot_error *err);
 

@@ -1,8 +1,9 @@
 /* knapsack.h - the choices of a model's tensors as a problem to solve: a table of costs under constraints.
  * SPDX-License-Identifier: MIT
  *
- * For every caller that plans: make one, change costs if wanted (a price of time, a measured correction),
- * solve it for any number of sizes. An item is a tensor, or several tied ones with bytes and costs added. */
+ * For every caller that plans: make one, change costs if wanted (a measured correction), put a price on
+ * decode time if wanted (speed_price.h), solve it for any number of sizes. An item is a tensor, or several
+ * tied ones with bytes, costs and times added. */
 #ifndef ALLOT_CLI_KNAPSACK_H
 #define ALLOT_CLI_KNAPSACK_H
 
@@ -24,7 +25,8 @@ struct knapsack_choice {
     enum ggml_type type;
     int64_t bytes; /* in the file, padding included, of all tensors of the item */
     double
-        cost; /* nats per token; the caller may change it, to negative values too, but must keep it finite */
+        cost;  /* nats per token; the caller may change it, to negative values too, but must keep it finite */
+    double ms; /* decode time per token; 0 without times, NAN where one is not known and it is barred */
     double std_err; /* of tied tensors the sum, which is never too small */
     bool known;     /* false: never measured; cost is 0 and says nothing */
     enum choice_bar bar;
@@ -52,6 +54,9 @@ struct knapsack {
     const struct gguf_model *model;
     const struct constraints *constraints; /* bound to the model */
     bool in_nats;                          /* costs are KL; else relative errors (cost_set_in_nats) */
+    const char *speed_source;              /* where times come from; NULL: there are none */
+    double fixed_ms;                       /* decode time per token of what is no item */
+    double ms_price; /* nats per token that a millisecond is worth, 0 or more; the caller sets it */
     struct knapsack_item *items;
     size_t n;
     size_t *item_of;                 /* [model->n_tensors], or SIZE_MAX */
@@ -71,7 +76,11 @@ void knapsack_release(struct knapsack *k);
 
 struct knapsack_answer {
     size_t *chosen;            /* [n]: the choice of each item */
-    struct plan_result result; /* cost, bound: sums of costs as they stood, negative ones included */
+    struct plan_result result; /* cost: the sum of costs as they stood, negative ones included, without the
+                                  price of time; exact and bound refer to the objective */
+    double objective;          /* cost + ms_price * ms: what is least */
+    double ms;                 /* of all tensors */
+    double ms_price;           /* of the knapsack when it was solved */
     double *lambdas;           /* per --budget: what a byte is worth under it, nats per token */
     int64_t *used;             /* per --budget: bytes taken, by tensors that keep their type too */
     size_t n_unknown;          /* tensors whose cost was never measured and is not in the sum */
@@ -83,7 +92,16 @@ allot_status knapsack_solve(struct knapsack_answer *answer, const struct knapsac
                             int64_t budget, struct allot_error *err);
 void knapsack_answer_release(struct knapsack_answer *answer);
 
-/* What a byte of the item is worth: cost + this * bytes is what choices compete by. */
+/* What a choice adds to the objective. */
+static inline double choice_price(const struct knapsack_choice *choice, double ms_price)
+{
+    return ms_price > 0 ? choice->cost + ms_price * choice->ms : choice->cost;
+}
+
+/* Sums up the answer's choices: cost, ms and objective. */
+void knapsack_add_up(struct knapsack_answer *answer, const struct knapsack *k);
+
+/* What a byte of the item is worth: choice_price + this * bytes is what choices compete by. */
 double knapsack_lambda(const struct knapsack_answer *answer, const struct knapsack_item *item);
 
 #endif

@@ -124,13 +124,14 @@ static void fill_problem(struct problem *p, const struct knapsack *k)
         double shift = 0;
         for (size_t c = 0; c < item->n_choices; c++)
             if (item->choices[c].bar == CHOICE_OPEN)
-                shift = fmin(shift, item->choices[c].cost);
+                shift = fmin(shift, choice_price(&item->choices[c], k->ms_price));
         for (size_t c = 0; c < item->n_choices; c++) {
             const struct knapsack_choice *choice = &item->choices[c];
             if (choice->bar != CHOICE_OPEN)
                 continue;
             p->open[n] = c;
-            p->choices[n++] = (struct plan_choice){(int)choice->type, choice->bytes, choice->cost - shift};
+            p->choices[n++] = (struct plan_choice){(int)choice->type, choice->bytes,
+                                                   choice_price(choice, k->ms_price) - shift};
         }
         p->items[i] = (struct plan_item){item->name, &p->choices[first], n - first};
         p->limit_of[i] = item->limit;
@@ -178,10 +179,22 @@ void knapsack_answer_release(struct knapsack_answer *answer)
     memset(answer, 0, sizeof *answer);
 }
 
+void knapsack_add_up(struct knapsack_answer *answer, const struct knapsack *k)
+{
+    answer->result.cost = 0;
+    answer->ms = k->fixed_ms;
+    for (size_t i = 0; i < k->n; i++) {
+        const struct knapsack_choice *choice = &k->items[i].choices[answer->chosen[i]];
+        answer->result.cost += choice->cost;
+        answer->ms += choice->ms;
+    }
+    answer->objective =
+        answer->ms_price > 0 ? answer->result.cost + answer->ms_price * answer->ms : answer->result.cost;
+}
+
 /* From choices of the problem to those of the knapsack, and what follows from them. */
 static void translate(struct knapsack_answer *answer, const struct knapsack *k, const struct problem *p)
 {
-    double cost = 0;
     for (size_t l = 0; l < k->constraints->budgets.n; l++)
         answer->used[l] = k->limit_fixed[l];
     for (size_t i = 0; i < k->n; i++) {
@@ -189,13 +202,14 @@ static void translate(struct knapsack_answer *answer, const struct knapsack *k, 
         const size_t first = (size_t)(p->items[i].choices - p->choices);
         answer->chosen[i] = p->open[first + answer->chosen[i]];
         const struct knapsack_choice *choice = &item->choices[answer->chosen[i]];
-        cost += choice->cost;
         answer->n_unknown += choice->known ? 0 : item->n_tensors;
         if (item->limit != PLAN_UNLIMITED)
             answer->used[item->limit] += choice->bytes;
     }
-    answer->result.cost = cost;
-    answer->result.lower_bound = fmin(answer->result.lower_bound + p->shift, cost);
+    answer->ms_price = k->ms_price;
+    knapsack_add_up(answer, k);
+    const double fixed = k->ms_price > 0 ? k->ms_price * k->fixed_ms : 0;
+    answer->result.lower_bound = fmin(answer->result.lower_bound + p->shift + fixed, answer->objective);
 }
 
 allot_status knapsack_solve(struct knapsack_answer *answer, const struct knapsack *k, int64_t fixed_bytes,

@@ -141,8 +141,10 @@ static allot_status set_double(const struct option_row *row, double *to, const c
 {
     char *end;
     double number = strtod(value, &end);
-    if (end == value || *end || !isfinite(number) || number <= 0)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s: '%s' is not a number above 0", row->name, value);
+    const bool zero = row->kind == OPTION_NUMBER && number == 0;
+    if (end == value || *end || !isfinite(number) || (number <= 0 && !zero))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s: '%s' is not %s", row->name, value,
+                          row->kind == OPTION_NUMBER ? "a number from 0" : "a number above 0");
     *to = number;
     return ALLOT_OK;
 }
@@ -173,6 +175,7 @@ static allot_status set_value(const struct option_row *row, void *args, const ch
                               value);
         return ALLOT_OK;
     case OPTION_DOUBLE:
+    case OPTION_NUMBER:
         return set_double(row, to, value, err);
     }
     return allot_fail(err, ALLOT_ERR_INTERNAL, "--%s: unknown kind of option", row->name);

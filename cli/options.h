@@ -12,7 +12,8 @@ enum option_kind {
     OPTION_STRINGS, /* struct string_list, repeatable */
     OPTION_INT,     /* int64_t */
     OPTION_SIZE,    /* int64_t bytes, 0 when not given */
-    OPTION_DOUBLE   /* double, 0 when not given; must be above 0 */
+    OPTION_DOUBLE,  /* double, 0 when not given; must be above 0 */
+    OPTION_NUMBER   /* double, 0 when not given; 0 or more */
 };
 
 struct option_row {

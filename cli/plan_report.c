@@ -7,10 +7,25 @@
 #include "quant/quant.h"
 #include "type_plan.h"
 
-/* How far below the plan's cost an optimum might lie, as a fraction of the cost. */
-static double gap_fraction(const struct plan_result *result)
+/* How far below the plan's objective an optimum might lie, as a fraction of it. */
+static double gap_fraction(const struct type_plan *plan)
 {
-    return result->exact || result->cost <= 0 ? 0 : (result->cost - result->lower_bound) / result->cost;
+    const struct knapsack_answer *answer = &plan->answer;
+    return answer->result.exact || answer->objective <= 0
+               ? 0
+               : (answer->objective - answer->result.lower_bound) / answer->objective;
+}
+
+static void print_speed(const struct type_plan *plan)
+{
+    const struct knapsack_answer *answer = &plan->answer;
+    if (!plan->knapsack->speed_source)
+        return;
+    printf("decode:        %.4g ms per token for the weights (speeds: %s)\n", answer->ms,
+           plan->knapsack->speed_source);
+    if (plan->speed > 0)
+        printf("unpriced:      %.4g ms per token and KL %.6g would be without --speed\n", plan->unpriced.ms,
+               plan->unpriced.cost);
 }
 
 static void print_prediction(const struct type_plan *plan)
@@ -26,10 +41,13 @@ static void print_prediction(const struct type_plan *plan)
                "prediction "
                "leaves them out\n",
                plan->answer.n_unknown);
+    print_speed(plan);
+    const char *what = plan->speed > 0 ? " with --speed's price on time" : "";
     if (result->exact)
-        printf("optimality:    exact; no plan within the %s costs less\n", plan->budget ? "size" : "budgets");
+        printf("optimality:    exact; no plan within the %s costs less%s\n",
+               plan->budget ? "size" : "budgets", what);
     else
-        printf("optimality:    within %.3g%% of the least cost\n", 100 * gap_fraction(result));
+        printf("optimality:    within %.3g%% of the least cost%s\n", 100 * gap_fraction(plan), what);
 }
 
 /* How many tensors were decided so. */
@@ -122,10 +140,12 @@ allot_status type_plan_print_ladder(const struct ladder *ladder, const struct ty
                                     const struct gguf_model *model, struct allot_error *err)
 {
     const bool in_nats = ladder->n == 0 || plans[0]->knapsack->in_nats;
-    const char *const headings[] = {"<size asked", ">bytes", ">bits per weight",
-                                    in_nats ? ">predicted KL" : ">relative error", "<optimality"};
+    const char *const headings[] = {"<size asked",      ">bytes",
+                                    ">bits per weight", in_nats ? ">predicted KL" : ">relative error",
+                                    "<optimality",      ">ms per token"};
+    const bool timed = ladder->n > 0 && plans[0]->knapsack->speed_source;
     struct table t;
-    table_init(&t, headings, 5);
+    table_init(&t, headings, timed ? 6 : 5);
     for (size_t r = 0; r < ladder->n; r++) {
         const struct plan_result *result = &plans[r]->answer.result;
         table_cell(&t, "%s", ladder->rungs[r].text);
@@ -135,7 +155,9 @@ allot_status type_plan_print_ladder(const struct ladder *ladder, const struct ty
         if (result->exact)
             table_cell(&t, "exact");
         else
-            table_cell(&t, "within %.3g%%", 100 * gap_fraction(result));
+            table_cell(&t, "within %.3g%%", 100 * gap_fraction(plans[r]));
+        if (timed)
+            table_cell(&t, "%.4g", plans[r]->answer.ms);
     }
     return table_print(&t, err);
 }
@@ -158,6 +180,19 @@ static json_t *budgets_json(const struct type_plan *plan)
     return list;
 }
 
+static void speed_json(json_t *object, const struct type_plan *plan)
+{
+    const bool timed = plan->knapsack && plan->knapsack->speed_source, priced = timed && plan->speed > 0;
+    const struct knapsack_answer *answer = &plan->answer;
+    json_put(object, "decode_ms", timed ? json_number(answer->ms) : json_null());
+    json_put(object, "speeds", timed ? json_text(plan->knapsack->speed_source) : json_null());
+    json_put(object, "speed", priced ? json_number(plan->speed) : json_null());
+    json_put(object, "nats_per_ms", priced ? json_number(answer->ms_price) : json_null());
+    json_put(object, "objective", priced ? json_number(answer->objective) : json_null());
+    json_put(object, "predicted_kl_without_speed", priced ? json_number(plan->unpriced.cost) : json_null());
+    json_put(object, "decode_ms_without_speed", priced ? json_number(plan->unpriced.ms) : json_null());
+}
+
 static void prediction_json(json_t *object, const struct type_plan *plan)
 {
     const struct plan_result *result = plan->knapsack ? &plan->answer.result : NULL;
@@ -171,6 +206,7 @@ static void prediction_json(json_t *object, const struct type_plan *plan)
     json_put(object, "unknown_costs",
              result ? json_integer((json_int_t)plan->answer.n_unknown) : json_null());
     json_put(object, "budgets", result ? budgets_json(plan) : json_null());
+    speed_json(object, plan);
 }
 
 void type_plan_json(json_t *object, const struct type_plan *plan, const struct gguf_model *model)

@@ -16,6 +16,7 @@
 #include "quant/quant.h"
 #include "recipe_types.h"
 #include "seen_text.h"
+#include "speed_price.h"
 
 /* A user's recipe serves llama-quantize too unless --base had to complete it. */
 static allot_status name_outputs(struct quantize_run *run, struct allot_error *err)
@@ -111,8 +112,10 @@ static allot_status check_room(const struct quantize_run *run, struct allot_erro
 static allot_status check_before_work(const struct quantize_run *run, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &run->args->calibrated;
-    const struct job_inputs inputs = {.files = {args->imatrix, args->sized.like, run->args->recipe},
-                                      .texts = &args->texts};
+    const struct job_inputs inputs = {
+        .files = {args->imatrix, args->sized.like,
+                  run->args->recipe ? run->args->recipe : args->sized.speed.table},
+        .texts = &args->texts};
     const bool exports_imatrix = !run->args->recipe && !args->imatrix && !args->no_imatrix;
     return check_outputs(run, &inputs, exports_imatrix, err);
 }
@@ -187,6 +190,8 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
         status = constraints_parse(&run->constraints, run->args->calibrated.types,
                                    &run->args->calibrated.sized.constraints, err);
     if (status == ALLOT_OK)
+        status = speed_open(&run->speeds, &run->args->calibrated.sized, err);
+    if (status == ALLOT_OK)
         status = model_job_open(&run->job, common->operands.items[0], common, err);
     if (status == ALLOT_OK)
         status = check_before_work(run, err);
@@ -256,7 +261,8 @@ static allot_status plan_output(struct quantize_run *run, size_t index, struct a
     const struct calibrated_arguments *args = &run->args->calibrated;
     struct quantize_output *out = &run->outputs[index];
     const struct rung *rung = &run->ladder.rungs[index];
-    allot_status status = type_plan_solve(&out->plan, &run->knapsack, &args->sized, rung, &out->keys, err);
+    allot_status status =
+        type_plan_solve_priced(&out->plan, &run->knapsack, &args->sized, rung, &out->keys, err);
     if (status == ALLOT_OK && run->args->refine > 0)
         status = refine_plan(&out->refinement, &out->plan, &run->knapsack, &run->calibration, args, rung,
                              &out->keys, run->imatrix.present ? &run->imatrix.data : NULL, run->args->refine,
@@ -274,6 +280,9 @@ allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err
         status = name_imatrix(run, err);
     if (status == ALLOT_OK)
         status = knapsack_init(&run->knapsack, run->job.model, &costs, &run->constraints, err);
+    if (status == ALLOT_OK)
+        status =
+            speed_set_times(&run->knapsack, &run->speeds, &run->args->calibrated.sized, run->progress, err);
     for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++)
         status = plan_output(run, r, err);
     cost_table_release(&costs);

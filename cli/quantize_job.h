@@ -4,6 +4,7 @@
 
 #include "calibration.h"
 #include "refine.h"
+#include "speed_table.h"
 #include "type_plan.h"
 
 struct quantize_arguments {
@@ -37,7 +38,8 @@ struct quantize_run {
     bool measures;                  /* costs; else they are on record, or the types are in a recipe */
     struct calibration calibration; /* if so */
     struct job_imatrix imatrix;
-    struct knapsack knapsack;                  /* without a recipe */
+    struct knapsack knapsack; /* without a recipe */
+    struct speed_table speeds;
     int64_t n_fallbacks;                       /* of a recipe */
     struct quantize_output outputs[MAX_RUNGS]; /* [ladder.n] */
 };

@@ -192,6 +192,7 @@ static allot_status measure(struct refine_try *try, struct refine *r, const stru
         gain += better;
         gain_squares += better * better;
     }
+    try->price = plan->answer.ms_price > 0 ? plan->answer.ms_price * plan->answer.ms : 0;
     try->kl = sum / n;
     try->std_err = sqrt(fmax(0, squares / n - try->kl * try->kl) / (n - 1));
     try->gain = gain / n;
@@ -210,10 +211,7 @@ static int64_t count_changed(const enum ggml_type *a, const enum ggml_type *b, i
 /* The answer's cost is the sum of the costs again, and no longer the least. */
 static void price_again(struct type_plan *plan)
 {
-    double cost = 0;
-    for (size_t i = 0; i < plan->knapsack->n; i++)
-        cost += plan->knapsack->items[i].choices[plan->answer.chosen[i]].cost;
-    plan->answer.result.cost = cost;
+    knapsack_add_up(&plan->answer, plan->knapsack);
     plan->answer.result.exact = false;
 }
 
@@ -236,11 +234,15 @@ static allot_status try_damping(struct refinement *out, struct type_plan *best, 
     try->predicted = predict(&next, changes, n_tensors);
     if (try->n_changed > 0)
         status = measure(try, r, &next, false, err);
-    if (status == ALLOT_OK && try->n_changed > 0 && try->kl < out->tries[out->best].kl) {
+    const struct refine_try *least = &out->tries[out->best];
+    if (status == ALLOT_OK && try->n_changed > 0 && try->kl + try->price < least->kl + least->price) {
+        next.speed = best->speed;
+        next.unpriced.cost = best->unpriced.cost;
+        next.unpriced.ms = best->unpriced.ms;
         type_plan_release(best);
         *best = next;
         price_again(best);
-        best->answer.result.lower_bound = fmin(lower_bound, best->answer.result.cost);
+        best->answer.result.lower_bound = fmin(lower_bound, best->answer.objective);
         out->best = out->n;
     } else {
         type_plan_release(&next);
@@ -359,6 +361,7 @@ json_t *refinement_json(const struct refinement *refinement)
         json_put(object, "round", json_integer(try->round));
         json_put(object, "damping", json_number(try->damping));
         json_put(object, "kl", json_number(try->kl));
+        json_put(object, "price", json_number(try->price));
         json_put(object, "se", json_number(try->std_err));
         json_put(object, "gain", json_number(try->gain));
         json_put(object, "gain_se", json_number(try->gain_std_err));

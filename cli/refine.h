@@ -3,7 +3,7 @@
  * A plan by costs takes errors of tensors as independent of each other and small. Each round asks instead
  * what every change costs from where the plan stands (cost/relinearize.h), all errors of the plan in place,
  * and solves the same knapsack for these costs. The plan with the least KL on sequences that neither costs
- * nor rounds have seen is kept; that may be the first. */
+ * nor rounds have seen, and the price of its time if there is one, is kept; that may be the first. */
 #ifndef ALLOT_CLI_REFINE_H
 #define ALLOT_CLI_REFINE_H
 
@@ -18,6 +18,7 @@ struct refine_try {
     double damping;
     int64_t n_changed;         /* tensors whose type differs from the plan it came from */
     double predicted;          /* change of KL from that plan */
+    double price;              /* of its decode time, nats per token; 0: time has none */
     double kl, std_err;        /* on the held-out sequences, nats per token */
     double gain, gain_std_err; /* KL of the first plan minus this one's, paired by sequence */
 };

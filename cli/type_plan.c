@@ -193,6 +193,26 @@ cleanup:
     return status;
 }
 
+allot_status type_plan_solve_priced(struct type_plan *plan, struct knapsack *knapsack,
+                                    const struct sized_arguments *args, const struct rung *rung,
+                                    const struct provenance *keys, struct allot_error *err)
+{
+    knapsack->ms_price = 0;
+    allot_status status = type_plan_solve(plan, knapsack, args, rung, keys, err);
+    const double cost = plan->answer.result.cost, ms = plan->answer.ms;
+    if (status != ALLOT_OK || !knapsack->speed_source || !(args->speed.weight > 0) || !(ms > 0))
+        return status;
+    type_plan_release(plan);
+    knapsack->ms_price = args->speed.weight / ms;
+    status = type_plan_solve(plan, knapsack, args, rung, keys, err);
+    if (status != ALLOT_OK)
+        return status;
+    plan->speed = args->speed.weight;
+    plan->unpriced.cost = cost;
+    plan->unpriced.ms = ms;
+    return ALLOT_OK;
+}
+
 /* The type with most bytes among those an ftype starts from. llama-quantize minds rules only over a
  * quantized base type, so one is named even where nothing is quantized. */
 static const struct quant_type *base_type(const struct type_plan *plan, const struct gguf_model *model)

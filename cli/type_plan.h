@@ -42,6 +42,10 @@ struct type_plan {
     const struct knapsack
         *knapsack; /* that types were chosen from; NULL: by a recipe, nothing is predicted */
     struct knapsack_answer answer;
+    double speed; /* --speed: nats for all of unpriced.ms, 0: no price on time */
+    struct {
+        double cost, ms;
+    } unpriced;                    /* of the plan without a price, where there is one */
     int64_t budget;                /* 0: none */
     int64_t file_bytes;            /* exact size of the file allot writes */
     int64_t stock_bytes;           /* and of llama-quantize's, which lacks allot's keys */
@@ -53,6 +57,12 @@ struct type_plan {
 allot_status type_plan_solve(struct type_plan *plan, const struct knapsack *knapsack,
                              const struct sized_arguments *args, const struct rung *rung,
                              const struct provenance *keys, struct allot_error *err);
+/* The same with the price on time that the arguments say, for knapsacks with times: what decodes as fast as
+ * the plan without it is worth nothing, and W nats are what all of that plan's time is worth. Leaves the
+ * price in the knapsack. */
+allot_status type_plan_solve_priced(struct type_plan *plan, struct knapsack *knapsack,
+                                    const struct sized_arguments *args, const struct rung *rung,
+                                    const struct provenance *keys, struct allot_error *err);
 /* Fills in what follows from plan->types: sizes and base. */
 allot_status type_plan_measure(struct type_plan *plan, const struct gguf_model *model,
                                const struct provenance *keys, struct allot_error *err);
