@@ -116,7 +116,8 @@ const struct command command_speed = {
         "kernels and the buffers that libllama would choose, and prints the speed at which weights are "
         "read. With a model it also prints what a token takes with all tensors in one type: of "
         "experts those that a token takes, weights only. 'plan' and 'quantize' read the file with "
-        "--speed-table. Speeds depend on the machine, the threads and what else is running.",
+        "--speed-table. Unlike other results these depend on the threads, the machine and what else is "
+        "running.",
     .options = {&options},
     .arguments_size = sizeof(struct speed_command_arguments),
     .max_operands = 1,

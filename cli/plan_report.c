@@ -189,7 +189,7 @@ static void speed_json(json_t *object, const struct type_plan *plan)
     json_put(object, "speed", priced ? json_number(plan->speed) : json_null());
     json_put(object, "nats_per_ms", priced ? json_number(answer->ms_price) : json_null());
     json_put(object, "objective", priced ? json_number(answer->objective) : json_null());
-    json_put(object, "predicted_kl_without_speed", priced ? json_number(plan->unpriced.cost) : json_null());
+    json_put(object, "kl_without_speed", priced ? json_number(plan->unpriced.cost) : json_null());
     json_put(object, "decode_ms_without_speed", priced ? json_number(plan->unpriced.ms) : json_null());
 }
 
