@@ -41,7 +41,7 @@ static const struct option_row rows[] = {
         "it or nothing on it fits; without a list those that suit ordinary weights"),
     ROW("sequences", 0, "N", OPTION_INT, sequences, TEXT_OF(FISHER_DEFAULT_SEQUENCES), 1,
         "calibration sequences for the costs, spread evenly over the texts; with --method probe " TEXT_OF(
-            PROBE_DEFAULT_SEQUENCES) " unless given"),
+            PROBE_DEFAULT_SEQUENCES) " unless given, with exact " TEXT_OF(EXACT_DEFAULT_SEQUENCES)),
     ROW("seq-len", 0, "N", OPTION_INT, sequence_length, TEXT_OF(FISHER_DEFAULT_SEQUENCE_LENGTH), 8,
         "tokens of each of them"),
     ROW("chunk", 0, "N", OPTION_INT, chunk, TEXT_OF(FISHER_DEFAULT_CHUNK), 1,
@@ -51,7 +51,7 @@ static const struct option_row rows[] = {
     MEMORY_ROW(offsetof(struct calibrated_arguments, memory)),
     ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
         "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
-        "libllama runs and memory holds"),
+        "libllama runs and memory holds; exact: from a forward pass per tensor and type, for small models"),
 };
 const struct option_set calibration_options = OPTION_SET(rows);
 const struct option_set calibration_methodless_options = {rows, sizeof rows / sizeof *rows - 1};
@@ -66,15 +66,15 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
 {
     static const char *const of_fisher[] = {"chunk", "seed"};
     struct type_set set;
-    const bool probe = strcmp(args->method, "probe") == 0;
-    if (!probe && strcmp(args->method, "fisher") != 0)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--method: '%s' is not one of fisher, probe",
+    const bool fisher = strcmp(args->method, "fisher") == 0;
+    if (!fisher && strcmp(args->method, "probe") != 0 && strcmp(args->method, "exact") != 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--method: '%s' is not one of fisher, probe, exact",
                           args->method);
-    for (size_t i = 0; probe && i < sizeof of_fisher / sizeof *of_fisher; i++)
+    for (size_t i = 0; !fisher && i < sizeof of_fisher / sizeof *of_fisher; i++)
         if (string_list_has(&args->sized.common.given, of_fisher[i]))
-            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method probe exclude each other",
-                              of_fisher[i]);
-    if (!probe && args->sequence_length % args->chunk != 0)
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method %s exclude each other",
+                              of_fisher[i], args->method);
+    if (fisher && args->sequence_length % args->chunk != 0)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--chunk: %" PRId64 " does not divide --seq-len %" PRId64,
                           args->chunk, args->sequence_length);
     if (args->imatrix && args->no_imatrix)
@@ -92,8 +92,11 @@ enum calibration_means calibration_method(const struct calibrated_arguments *arg
 
 static int64_t n_sequences(const struct calibrated_arguments *args)
 {
-    const bool given = string_list_has(&args->sized.common.given, "sequences");
-    return calibration_method(args) == BY_LIBLLAMA && !given ? PROBE_DEFAULT_SEQUENCES : args->sequences;
+    if (string_list_has(&args->sized.common.given, "sequences"))
+        return args->sequences;
+    if (strcmp(args->method, "exact") == 0)
+        return EXACT_DEFAULT_SEQUENCES;
+    return calibration_method(args) == BY_LIBLLAMA ? PROBE_DEFAULT_SEQUENCES : args->sequences;
 }
 
 static allot_status open_net(struct calibration *c, const struct gguf_model *model,
@@ -142,6 +145,14 @@ allot_status calibration_read(struct calibration *c, const struct calibrated_arg
         status = text_windows_from_files(&c->sequences, c->vocab, texts->items, texts->n,
                                          (int32_t)args->sequence_length, n_sequences(args), err);
     return status;
+}
+
+allot_status calibration_more_sequences(struct text_windows *out, const struct calibration *c,
+                                        const struct calibrated_arguments *args, int64_t n,
+                                        struct allot_error *err)
+{
+    return text_windows_from_files(out, c->vocab, args->texts.items, args->texts.n, c->sequences.n_ctx, n,
+                                   err);
 }
 
 void calibration_close(struct calibration *c)
@@ -324,6 +335,24 @@ allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job
 /* ---- Costs
  * ------------------------------------------------------------------------------------------------- */
 
+allot_status calibration_types(enum ggml_type out[static GGML_TYPE_COUNT], size_t *n,
+                               const struct calibrated_arguments *args, struct allot_error *err)
+{
+    struct type_set named, allowed;
+    size_t n_all, kept = 0;
+    allot_status status = type_set_parse(&named, args->types, err);
+    if (status == ALLOT_OK)
+        status = constraint_types(&allowed, args->types, args->sized.constraints.compat, err);
+    if (status != ALLOT_OK)
+        return status;
+    n_all = calibration_candidates(out, &named);
+    for (size_t i = 0; i < n_all; i++)
+        if (!allowed.given || allowed.has[out[i]])
+            out[kept++] = out[i];
+    *n = kept;
+    return ALLOT_OK;
+}
+
 size_t calibration_candidates(enum ggml_type out[static GGML_TYPE_COUNT], const struct type_set *set)
 {
     size_t n_known, n = 0;
@@ -401,22 +430,40 @@ static allot_status probe_costs(struct calibration_result *result, int64_t *set_
     return status;
 }
 
+static allot_status exact_costs(struct calibration_result *result, int64_t *set_id, struct calibration *c,
+                                const struct exact_options *options, const struct job_imatrix *im,
+                                const struct allot_progress *progress, struct allot_error *err)
+{
+    char params[64];
+    exact_params(params, &c->net);
+    result->exact = true;
+    allot_status status = open_set(set_id, c, im, "exact", params, err);
+    if (status == ALLOT_OK)
+        status = exact_run(&result->exactly, &c->net, c->pool, &c->sequences, im->present ? &im->data : NULL,
+                           options, c->job->archive, *set_id, progress, err);
+    result->n_unsuited = result->exactly.n_unsuited;
+    result->n_resumed = result->exactly.n_resumed;
+    return status;
+}
+
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
                                const struct calibrated_arguments *args, const struct job_imatrix *im,
                                const struct allot_progress *progress, struct allot_error *err)
 {
-    struct type_set set;
     enum ggml_type types[GGML_TYPE_COUNT];
+    size_t n_types;
     int64_t set_id = 0;
     memset(result, 0, sizeof *result);
-    allot_status status = type_set_parse(&set, args->types, err);
+    allot_status status = calibration_types(types, &n_types, args, err);
     if (status != ALLOT_OK)
         return status;
-    const size_t n_types = calibration_candidates(types, &set);
     const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,
                                           &c->memory};
     const struct probe_options probe = {types, n_types, &c->memory};
-    if (calibration_method(args) == BY_LIBLLAMA)
+    const struct exact_options exact = {types, n_types, &c->memory};
+    if (strcmp(args->method, "exact") == 0)
+        status = exact_costs(result, &set_id, c, &exact, im, progress, err);
+    else if (calibration_method(args) == BY_LIBLLAMA)
         status = probe_costs(result, &set_id, c, &probe, im, progress, err);
     else
         status = fisher_costs(result, &set_id, c, &fisher, im, progress, err);

@@ -5,6 +5,7 @@
 
 #include "base/pool.h"
 #include "budget.h"
+#include "cost/exact.h"
 #include "cost/fisher.h"
 #include "cost/probe.h"
 #include "job.h"
@@ -63,6 +64,11 @@ enum calibration_means calibration_method(const struct calibrated_arguments *arg
 /* Reads all that the arguments name, so that a mistake in them shows before an archive is made. */
 allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,
                               const struct allot_progress *progress, struct allot_error *err);
+/* Up to n sequences of the costs' length, spread evenly over the same texts; those of the costs may be among
+ * them. */
+allot_status calibration_more_sequences(struct text_windows *out, const struct calibration *c,
+                                        const struct calibrated_arguments *args, int64_t n,
+                                        struct allot_error *err);
 void calibration_close(struct calibration *c);
 
 /* The imatrix of windows of the texts. With an archive it is taken from there, or kept there once computed.
@@ -78,15 +84,19 @@ allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibrati
 
 /* The named types, or those a table marks as candidates, by rising bits per weight; returns how many. */
 size_t calibration_candidates(enum ggml_type out[static GGML_TYPE_COUNT], const struct type_set *set);
+/* Those of them that --compat allows. */
+allot_status calibration_types(enum ggml_type out[static GGML_TYPE_COUNT], size_t *n,
+                               const struct calibrated_arguments *args, struct allot_error *err);
 
 /* After calibration_read. Costs of all tensors in the wanted types into the archive; what is there already is
  * not computed again. */
 struct calibration_result {
     struct archive_cost_set_info set;
-    bool probed;
+    bool probed, exact;
+    struct exact_result exactly;
     struct fisher_result fisher;
     struct probe_result probe;
-    int64_t n_unsuited, n_resumed; /* of either */
+    int64_t n_unsuited, n_resumed; /* of the method */
 };
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,
                                const struct calibrated_arguments *args, const struct job_imatrix *im,

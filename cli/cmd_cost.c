@@ -64,6 +64,10 @@ static allot_status print_text(const struct model_job *job, const struct cost_ta
     if (result->probed)
         printf("\nforward %.1f s, probes %.1f s, quantizing %.1f s\n", result->probe.seconds_forward,
                result->probe.seconds_probe, result->probe.seconds_quantize);
+    else if (result->exact)
+        printf("\nforward %.1f s, with one tensor changed %.1f s, quantizing %.1f s\n",
+               result->exactly.seconds_forward, result->exactly.seconds_variants,
+               result->exactly.seconds_quantize);
     else
         printf("\nforward %.1f s, backward and costs %.1f s\n", result->fisher.seconds_forward,
                result->fisher.seconds_backward);
@@ -89,6 +93,15 @@ static void put_work(json_t *document, const struct calibration_result *result)
 {
     const struct fisher_result *fisher = &result->fisher;
     const struct probe_result *probe = &result->probe;
+    const struct exact_result *exact = &result->exactly;
+    if (result->exact) {
+        json_put(document, "seconds_forward", json_number(exact->seconds_forward));
+        json_put(document, "seconds_quantize", json_number(exact->seconds_quantize));
+        json_put(document, "seconds_variants", json_number(exact->seconds_variants));
+        json_put(document, "memory_bytes", json_integer(exact->place.own));
+        json_put(document, "temporary_file_bytes", json_integer(exact->place.file));
+        return;
+    }
     json_put(document, "seconds_forward",
              json_number(result->probed ? probe->seconds_forward : fisher->seconds_forward));
     json_put(document, "seconds_quantize",

@@ -7,17 +7,21 @@
 
 #include "base/error.h"
 #include "calibration.h"
+#include "explain.h"
 #include "type_plan.h"
 
 struct plan_arguments {
     struct sized_arguments sized;
     const char *types, *output;
+    struct string_list explained;
 };
 
 static const struct option_row rows[] = {
     {"types", 0, "LIST", OPTION_STRING, offsetof(struct plan_arguments, types), NULL, 0,
      "use only these types, such as Q4_K,Q6_K,Q8_0; a tensor's own type only if the list names it or nothing "
      "on it fits"},
+    {"explain", 0, "TENSOR", OPTION_STRINGS, offsetof(struct plan_arguments, explained), NULL, 0,
+     "list what else the tensor could be, with bytes and costs, and why it is not"},
     {"output", 'o', "RECIPE", OPTION_STRING, offsetof(struct plan_arguments, output), NULL, 0,
      "write the recipe there, and beside it the importance matrix if allot computed it"},
 };
@@ -26,51 +30,85 @@ static const struct option_set options = OPTION_SET(rows);
 static allot_status check(const void *arguments, struct allot_error *err)
 {
     const struct plan_arguments *args = arguments;
-    struct type_set set;
-    if (budget_options_given(&args->sized) != 1)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "plan: give one of --size, --bpw and --like");
-    return type_set_parse(&set, args->types, err);
+    const int given = budget_options_given(&args->sized);
+    struct constraints constraints = {0};
+    struct ladder ladder;
+    if (given > 1 || (given == 0 && !args->sized.constraints.budgets.n))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "plan: give one of --size, --bpw and --like, or --budget");
+    allot_status status = ladder_parse(&ladder, &args->sized, err);
+    if (status == ALLOT_OK)
+        status = ladder_check_path(&ladder, args->output, err);
+    if (status == ALLOT_OK)
+        status = constraints_parse(&constraints, args->types, &args->sized.constraints, err);
+    constraints_release(&constraints);
+    return status;
 }
 
-/* One run of the command. */
-struct plan_run {
-    const struct plan_arguments *args;
-    struct model_job job;
-    struct cost_table costs;
-    struct job_imatrix imatrix;
+/* What is made for one size. */
+struct plan_output {
+    char *recipe;       /* RECIPE where none is written */
     char *imatrix_path; /* that the stock command names; NULL: none */
     struct provenance keys;
     struct type_plan plan;
 };
 
-/* RECIPE.imatrix.gguf; a name to read where no recipe is written. */
-static allot_status name_export(struct plan_run *run, struct allot_error *err)
+/* One run of the command. */
+struct plan_run {
+    const struct plan_arguments *args;
+    struct ladder ladder;
+    struct constraints constraints;
+    struct model_job job;
+    struct cost_table costs;
+    struct knapsack knapsack;
+    struct job_imatrix imatrix;
+    struct plan_output outputs[MAX_RUNGS];
+};
+
+/* The recipe, and RECIPE.imatrix.gguf. */
+static allot_status name_outputs(struct plan_run *run, struct allot_error *err)
 {
-    run->imatrix_path = text_printf("%s.imatrix.gguf", run->args->output ? run->args->output : "RECIPE");
-    return run->imatrix_path ? ALLOT_OK : allot_fail_memory(err, 64, "a path");
+    for (size_t r = 0; r < run->ladder.n; r++) {
+        struct plan_output *out = &run->outputs[r];
+        out->recipe =
+            run->args->output ? ladder_path(run->args->output, &run->ladder.rungs[r]) : strdup("RECIPE");
+        out->imatrix_path = out->recipe ? text_printf("%s.imatrix.gguf", out->recipe) : NULL;
+        if (!out->imatrix_path)
+            return allot_fail_memory(err, 64, "a path");
+    }
+    return ALLOT_OK;
 }
 
 static allot_status check_outputs(const struct plan_run *run, const char *user_imatrix,
                                   struct allot_error *err)
 {
     const struct job_inputs inputs = {.files = {run->args->sized.like, user_imatrix}};
-    if (!run->args->output)
-        return ALLOT_OK;
-    allot_status status = job_check_output(&run->job, &inputs, run->args->output, err);
-    if (status == ALLOT_OK && !user_imatrix)
-        status = job_check_output(&run->job, &inputs, run->imatrix_path, err);
+    allot_status status = ALLOT_OK;
+    for (size_t r = 0; run->args->output && status == ALLOT_OK && r < run->ladder.n; r++) {
+        status = job_check_output(&run->job, &inputs, run->outputs[r].recipe, err);
+        if (status == ALLOT_OK && !user_imatrix)
+            status = job_check_output(&run->job, &inputs, run->outputs[r].imatrix_path, err);
+    }
     return status;
 }
 
 static allot_status open_run(struct plan_run *run, const struct allot_progress *progress,
                              struct allot_error *err)
 {
-    const struct common_arguments *common = &run->args->sized.common;
-    allot_status status = model_job_open(&run->job, common->operands.items[0], common, err);
+    const struct plan_arguments *args = run->args;
+    const struct common_arguments *common = &args->sized.common;
+    allot_status status = ladder_parse(&run->ladder, &args->sized, err);
     if (status == ALLOT_OK)
-        status = name_export(run, err);
+        status = constraints_parse(&run->constraints, args->types, &args->sized.constraints, err);
+    if (status == ALLOT_OK)
+        status = model_job_open(&run->job, common->operands.items[0], common, err);
+    if (status == ALLOT_OK)
+        status = name_outputs(run, err);
     if (status == ALLOT_OK)
         status = check_outputs(run, NULL, err);
+    if (status == ALLOT_OK)
+        status = constraints_bind(&run->constraints, run->job.model, err);
+    for (size_t i = 0; status == ALLOT_OK && i < args->explained.n; i++)
+        status = explain_check(run->job.model, args->explained.items[i], err);
     if (status == ALLOT_OK)
         status = model_job_archive(&run->job, ARCHIVE_EXISTING, err);
     if (status == ALLOT_OK)
@@ -86,101 +124,151 @@ static allot_status load_costs(struct plan_run *run, const struct allot_progress
         status = calibration_imatrix_of_set(&run->imatrix, &run->job, &run->costs.set, progress, err);
     if (status != ALLOT_OK || run->imatrix.computed)
         return status;
-    free(run->imatrix_path);
-    run->imatrix_path = NULL;
-    if (!run->imatrix.present)
-        return ALLOT_OK;
-    run->imatrix_path = strdup(run->imatrix.path);
-    return run->imatrix_path ? check_outputs(run, run->imatrix_path, err)
-                             : allot_fail_memory(err, strlen(run->imatrix.path), "a path");
+    for (size_t r = 0; r < run->ladder.n; r++) {
+        free(run->outputs[r].imatrix_path);
+        run->outputs[r].imatrix_path = run->imatrix.present ? strdup(run->imatrix.path) : NULL;
+        if (run->imatrix.present && !run->outputs[r].imatrix_path)
+            return allot_fail_memory(err, strlen(run->imatrix.path), "a path");
+    }
+    return run->imatrix.present ? check_outputs(run, run->imatrix.path, err) : ALLOT_OK;
+}
+
+/* All sizes, before anything is written for one. */
+static allot_status solve(struct plan_run *run, struct allot_error *err)
+{
+    allot_status status = knapsack_init(&run->knapsack, run->job.model, &run->costs, &run->constraints, err);
+    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
+        struct plan_output *out = &run->outputs[r];
+        provenance_fill(&out->keys, &run->imatrix, out->imatrix_path, run->job.sha256);
+        status = type_plan_solve(&out->plan, &run->knapsack, &run->args->sized, &run->ladder.rungs[r],
+                                 &out->keys, err);
+    }
+    return status;
 }
 
 static allot_status write_files(struct plan_run *run, struct allot_error *err)
 {
-    if (!run->args->output)
-        return ALLOT_OK;
-    /* The larger first: where it does not fit, no recipe is left that speaks of it. */
     allot_status status = ALLOT_OK;
-    if (run->imatrix.computed)
-        status = imatrix_write(&run->imatrix.data, run->imatrix_path, err);
-    if (status == ALLOT_OK)
-        status = type_plan_write_recipe(&run->plan, run->job.model, run->args->output, err);
+    for (size_t r = 0; run->args->output && status == ALLOT_OK && r < run->ladder.n; r++) {
+        /* The larger first: where it does not fit, no recipe is left that speaks of it. */
+        if (run->imatrix.computed)
+            status = imatrix_write(&run->imatrix.data, run->outputs[r].imatrix_path, err);
+        if (status == ALLOT_OK)
+            status =
+                type_plan_write_recipe(&run->outputs[r].plan, run->job.model, run->outputs[r].recipe, err);
+    }
     return status;
 }
 
-static allot_status print_json(const struct plan_run *run, const char *command, struct allot_error *err)
+static json_t *output_json(const struct plan_run *run, const struct plan_output *out, const char *command)
 {
-    const char *output = run->args->output;
-    json_t *document = json_object();
-    type_plan_json(document, &run->plan, run->job.model);
+    const struct string_list *explained = &run->args->explained;
+    json_t *document = json_object(), *list = json_array();
+    type_plan_json(document, &out->plan, run->job.model);
+    for (size_t i = 0; i < explained->n; i++)
+        json_array_append_new(list, explain_json(&out->plan, explained->items[i]));
+    json_put(document, "explained", list);
     json_put(document, "cost_set", json_text(run->costs.set.updated));
-    json_put(document, "recipe", output ? json_text(output) : json_null());
+    json_put(document, "recipe", run->args->output ? json_text(out->recipe) : json_null());
     json_put(document, "stock_command", json_text(command));
-    return json_print(document, err);
+    return document;
 }
 
-static allot_status print_text(const struct plan_run *run, const char *command, struct allot_error *err)
+static allot_status print_text(const struct plan_run *run, const struct plan_output *out, const char *command,
+                               struct allot_error *err)
 {
-    const char *output = run->args->output;
-    printf("costs:         %s, %s, %" PRId64 " tokens, of %s\n", run->job.archive_path, run->costs.set.method,
-           run->costs.set.n_tokens, run->costs.set.updated);
-    allot_status status = type_plan_print(&run->plan, run->job.model, err);
-    if (output)
-        printf("\nwritten: %s%s%s\n", output, run->imatrix.computed ? ", " : "",
-               run->imatrix.computed ? run->imatrix_path : "");
-    printf("\nWith llama.cpp%s:\n  %s\n", output ? "" : ", once -o RECIPE has written the recipe", command);
+    const struct string_list *explained = &run->args->explained;
+    const bool writes = run->args->output != NULL;
+    allot_status status = type_plan_print(&out->plan, run->job.model, err);
+    for (size_t i = 0; status == ALLOT_OK && i < explained->n; i++)
+        status = explain_print(&out->plan, explained->items[i], err);
+    if (writes)
+        printf("\nwritten: %s%s%s\n", out->recipe, run->imatrix.computed ? ", " : "",
+               run->imatrix.computed ? out->imatrix_path : "");
+    printf("\nWith llama.cpp%s:\n  %s\n", writes ? "" : ", once -o RECIPE has written the recipe", command);
     return status;
 }
 
-static allot_status print_plan(const struct plan_run *run, struct allot_error *err)
+static allot_status print_output(const struct plan_run *run, const struct plan_output *out, json_t **document,
+                                 struct allot_error *err)
 {
     struct strbuf command = {0};
-    const char *recipe = run->args->output ? run->args->output : "RECIPE";
-    allot_status status = type_plan_stock_command(&command, &run->plan, run->job.model, run->imatrix_path,
-                                                  recipe, "OUT.gguf", err);
-    if (status == ALLOT_OK)
-        status = run->args->sized.common.json ? print_json(run, command.data, err)
-                                              : print_text(run, command.data, err);
+    allot_status status = type_plan_stock_command(&command, &out->plan, run->job.model, out->imatrix_path,
+                                                  out->recipe, "OUT.gguf", err);
+    if (status == ALLOT_OK && run->args->sized.common.json)
+        *document = output_json(run, out, command.data);
+    else if (status == ALLOT_OK)
+        status = print_text(run, out, command.data, err);
     strbuf_release(&command);
+    return status;
+}
+
+/* Of several sizes the JSON documents form an array; the text ends with a table. */
+static allot_status print_all(const struct plan_run *run, struct allot_error *err)
+{
+    const bool json = run->args->sized.common.json, several = run->ladder.n > 1;
+    const struct type_plan *plans[MAX_RUNGS];
+    json_t *array = json && several ? json_array() : NULL, *document = NULL;
+    allot_status status = ALLOT_OK;
+    if (!json)
+        printf("costs:         %s, %s, %" PRId64 " tokens, of %s\n", run->job.archive_path,
+               run->costs.set.method, run->costs.set.n_tokens, run->costs.set.updated);
+    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
+        plans[r] = &run->outputs[r].plan;
+        if (!json && several)
+            printf("%s== %s ==\n", r ? "\n" : "", run->ladder.rungs[r].text);
+        status = print_output(run, &run->outputs[r], &document, err);
+        if (array)
+            json_array_append_new(array, document);
+    }
+    if (status == ALLOT_OK && json)
+        return json_print(several ? array : document, err);
+    json_decref(array);
+    if (status == ALLOT_OK && several) {
+        putchar('\n');
+        status = type_plan_print_ladder(&run->ladder, plans, run->job.model, err);
+    }
     return status;
 }
 
 static void release_run(struct plan_run *run)
 {
-    type_plan_release(&run->plan);
-    free(run->imatrix_path);
+    for (size_t r = 0; r < run->ladder.n; r++) {
+        type_plan_release(&run->outputs[r].plan);
+        free(run->outputs[r].recipe);
+        free(run->outputs[r].imatrix_path);
+    }
+    knapsack_release(&run->knapsack);
+    constraints_release(&run->constraints);
     job_imatrix_release(&run->imatrix);
     cost_table_release(&run->costs);
     model_job_release(&run->job);
+    free(run);
 }
 
 static allot_status run(const void *arguments, const struct allot_progress *progress, struct allot_error *err)
 {
-    const struct plan_arguments *args = arguments;
-    struct plan_run run = {.args = args};
-    struct type_set types;
-
-    allot_status status = type_set_parse(&types, args->types, err);
+    struct plan_run *run = calloc(1, sizeof *run);
+    if (!run)
+        return allot_fail_memory(err, sizeof *run, "a run");
+    run->args = arguments;
+    allot_status status = open_run(run, progress, err);
     if (status == ALLOT_OK)
-        status = open_run(&run, progress, err);
+        status = load_costs(run, progress, err);
     if (status == ALLOT_OK)
-        status = load_costs(&run, progress, err);
-    if (status == ALLOT_OK) {
-        provenance_fill(&run.keys, &run.imatrix, run.imatrix_path, run.job.sha256);
-        status = type_plan_solve(&run.plan, run.job.model, &run.costs, &types, &args->sized, &run.keys, err);
-    }
+        status = solve(run, err);
     if (status == ALLOT_OK)
-        status = write_files(&run, err);
+        status = write_files(run, err);
     command_end_progress(progress);
     if (status == ALLOT_OK)
-        status = print_plan(&run, err);
-    release_run(&run);
+        status = print_all(run, err);
+    release_run(run);
     return status;
 }
 
 const struct command command_plan = {
     .name = "plan",
-    .synopsis = "MODEL (--size N | --bpw X | --like FILE) [-o RECIPE] [options]",
+    .synopsis = "MODEL (--size N | --bpw X | --like FILE | --budget RE=SIZE) [-o RECIPE] [options]",
     .summary = "choose a type for every tensor within a size; write a recipe",
     .description = "Chooses one type per tensor so that the file is no larger than asked and the predicted "
                    "KL divergence is least, "
@@ -188,7 +276,7 @@ const struct command command_plan = {
                    "--tensor-type-file for "
                    "llama-quantize with one rule per tensor; the command line that uses it is printed. No "
                    "weights are read.",
-    .options = {&budget_options, &options},
+    .options = {&budget_options, &constraint_options, &options},
     .arguments_size = sizeof(struct plan_arguments),
     .min_operands = 1,
     .max_operands = 1,

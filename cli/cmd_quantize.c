@@ -17,6 +17,10 @@ static const struct option_row rows[] = {
     {"strict", 0, NULL, OPTION_FLAG, offsetof(struct quantize_arguments, strict), NULL, 0,
      "refuse a recipe whose type does not fit a tensor's rows, instead of falling back as llama-quantize "
      "does"},
+    {"refine", 0, "N", OPTION_INT, offsetof(struct quantize_arguments, refine), "0", 0,
+     "improve the plan in N rounds: costs of changing it from where it stands, on other sequences of the "
+     "texts; the "
+     "plan that measures best on sequences held out is taken"},
 };
 static const struct option_set options = OPTION_SET(rows);
 
@@ -25,7 +29,9 @@ static allot_status check_unheeded(const struct quantize_arguments *args, struct
 {
     static const char *const not_with_recipe[] = {"file", "types"};
     const struct string_list *given = &args->calibrated.sized.common.given;
-    const char *name;
+    const char *name = constraint_option_given(given);
+    if (args->recipe && name)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other", name);
     for (size_t i = 0; args->recipe && i < sizeof not_with_recipe / sizeof *not_with_recipe; i++)
         if (string_list_has(given, not_with_recipe[i]))
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other",
@@ -41,43 +47,71 @@ static allot_status check_unheeded(const struct quantize_arguments *args, struct
     return ALLOT_OK;
 }
 
+/* A recipe, or one of the ways to say a size, beside or in place of which there may be budgets. */
+static allot_status check_sizes(const struct quantize_arguments *args, struct allot_error *err)
+{
+    const struct sized_arguments *sized = &args->calibrated.sized;
+    const int given = budget_options_given(sized) + (args->recipe != NULL);
+    struct ladder ladder;
+    if (given > 1 || (given == 0 && !sized->constraints.budgets.n))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "quantize: give one of --size, --bpw, --like and --recipe, or --budget");
+    allot_status status = ladder_parse(&ladder, sized, err);
+    return status == ALLOT_OK ? ladder_check_path(&ladder, sized->common.operands.items[1], err) : status;
+}
+
 static allot_status check(const void *arguments, struct allot_error *err)
 {
     const struct quantize_arguments *args = arguments;
+    struct constraints constraints = {0};
     struct type_set base;
-    if (budget_options_given(&args->calibrated.sized) + (args->recipe != NULL) != 1)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT,
-                          "quantize: give one of --size, --bpw, --like and --recipe");
+    allot_status status = check_sizes(args, err);
+    if (status != ALLOT_OK)
+        return status;
     if (!args->recipe && (args->base || args->strict))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base and --strict go with --recipe");
+    if (args->refine > MAX_ROUNDS)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--refine: %d rounds at most", MAX_ROUNDS);
+    if (args->refine && (!args->calibrated.texts.n || calibration_method(&args->calibrated) != BY_NET))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "--refine needs --file (-f TEXT) and --method fisher or exact");
     if (args->base && strchr(args->base, ','))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base takes one type");
     if (type_set_parse(&base, args->base, err) != ALLOT_OK)
         return err->status;
     if (check_unheeded(args, err) != ALLOT_OK)
         return err->status;
-    return calibration_check(&args->calibrated, err);
+    status =
+        constraints_parse(&constraints, args->calibrated.types, &args->calibrated.sized.constraints, err);
+    constraints_release(&constraints);
+    return status == ALLOT_OK ? calibration_check(&args->calibrated, err) : status;
 }
 
 static allot_status run(const void *arguments, const struct allot_progress *progress, struct allot_error *err)
 {
     const struct quantize_arguments *args = arguments;
-    struct quantize_run run = {.args = args, .progress = progress};
-    allot_status status = quantize_run_open(&run, err);
+    struct quantize_run *run = calloc(1, sizeof *run);
+    if (!run)
+        return allot_fail_memory(err, sizeof *run, "a run");
+    run->args = args;
+    run->progress = progress;
+    allot_status status = quantize_run_open(run, err);
     if (status == ALLOT_OK)
-        status = args->recipe ? quantize_run_recipe(&run, err) : quantize_run_plan(&run, err);
+        status = args->recipe ? quantize_run_recipe(run, err) : quantize_run_plan(run, err);
     if (status == ALLOT_OK)
-        status = quantize_run_write(&run, err);
+        status = quantize_run_write(run, err);
     command_end_progress(progress);
     if (status == ALLOT_OK)
-        status = quantize_run_report(&run, err);
-    quantize_run_release(&run);
+        status = quantize_run_report(run, err);
+    quantize_run_release(run);
+    free(run);
     return status;
 }
 
 const struct command command_quantize = {
     .name = "quantize",
-    .synopsis = "MODEL OUT (--size N | --bpw X | --like FILE | --recipe FILE) [-f TEXT...] [options]",
+    .synopsis = "MODEL OUT (--size N | --bpw X | --like FILE | --budget RE=SIZE | --recipe FILE) [-f "
+                "TEXT...] [options]",
     .summary = "the whole way from a model and a size to a quantized file",
     .description =
         "Measures the costs that the archive lacks (with -f; the importance matrix first, from the same "
@@ -88,7 +122,7 @@ const struct command command_quantize = {
         "Without -f the newest complete costs of the archive are used. With --recipe only the types of the "
         "recipe "
         "count and nothing is measured. An interrupted run goes on from OUT.allot-partial.",
-    .options = {&budget_options, &options, &calibration_options},
+    .options = {&budget_options, &constraint_options, &options, &calibration_options},
     .arguments_size = sizeof(struct quantize_arguments),
     .min_operands = 2,
     .max_operands = 2,

@@ -41,7 +41,7 @@ static allot_status check(const void *arguments, struct allot_error *err)
     const struct validate_arguments *args = arguments;
     struct calibrated_arguments calibrated = args->calibrated;
     const struct string_list *given = &calibrated.sized.common.given;
-    struct sized_arguments *sizes = NULL;
+    struct plan_size *sizes = NULL;
     size_t n = 0;
     const char *name;
     if (!args->evals.n)

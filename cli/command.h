@@ -18,7 +18,7 @@ struct command {
     const char *synopsis;                /* what follows the name */
     const char *summary;                 /* a few words for the list of commands */
     const char *description;             /* paragraphs for the command's own help */
-    const struct option_set *options[3]; /* up to the first NULL; what all commands share comes on top */
+    const struct option_set *options[5]; /* up to the first NULL; what all commands share comes on top */
     size_t arguments_size;
     size_t min_operands, max_operands;
     /* NULL, or checks what rows cannot say; its failure is a usage error (exit 2). */

@@ -19,23 +19,34 @@
 static allot_status name_outputs(struct quantize_run *run, struct allot_error *err)
 {
     const struct quantize_arguments *args = run->args;
-    run->out_path = args->calibrated.sized.common.operands.items[1];
+    const char *path = args->calibrated.sized.common.operands.items[1];
     run->writes_recipe = !args->recipe || args->base;
-    run->recipe_path = run->writes_recipe ? text_printf("%s.recipe", run->out_path) : strdup(args->recipe);
-    run->export_path = text_printf("%s.imatrix.gguf", run->out_path);
-    if (!run->recipe_path || !run->export_path)
-        return allot_fail_memory(err, strlen(run->out_path), "a path");
+    for (size_t r = 0; r < run->ladder.n; r++) {
+        struct quantize_output *out = &run->outputs[r];
+        out->path = ladder_path(path, &run->ladder.rungs[r]);
+        if (out->path) {
+            out->recipe_path =
+                run->writes_recipe ? text_printf("%s.recipe", out->path) : strdup(args->recipe);
+            out->export_path = text_printf("%s.imatrix.gguf", out->path);
+        }
+        if (!out->recipe_path || !out->export_path)
+            return allot_fail_memory(err, strlen(path), "a path");
+    }
     return ALLOT_OK;
 }
 
 static allot_status check_outputs(const struct quantize_run *run, const struct job_inputs *inputs,
                                   bool exports_imatrix, struct allot_error *err)
 {
-    allot_status status = job_check_output(&run->job, inputs, run->out_path, err);
-    if (status == ALLOT_OK && run->writes_recipe)
-        status = job_check_output(&run->job, inputs, run->recipe_path, err);
-    if (status == ALLOT_OK && exports_imatrix)
-        status = job_check_output(&run->job, inputs, run->export_path, err);
+    allot_status status = ALLOT_OK;
+    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
+        const struct quantize_output *out = &run->outputs[r];
+        status = job_check_output(&run->job, inputs, out->path, err);
+        if (status == ALLOT_OK && run->writes_recipe)
+            status = job_check_output(&run->job, inputs, out->recipe_path, err);
+        if (status == ALLOT_OK && exports_imatrix)
+            status = job_check_output(&run->job, inputs, out->export_path, err);
+    }
     return status;
 }
 
@@ -45,64 +56,52 @@ static int64_t write_memory(const struct quantize_run *run)
     return memory ? memory : memory_default_limit();
 }
 
-/* The most that plans with these types can give the tensors. */
-static int64_t most_data_bytes(const struct gguf_model *model, const struct type_set *types)
+/* The largest type that a plan can give the tensor. */
+static enum ggml_type largest_type(const struct quantize_run *run, int64_t index,
+                                   const enum ggml_type *candidates, size_t n)
 {
-    int64_t sum = 0;
-    size_t n_known;
-    const struct quant_type *known = quant_types(&n_known);
-    for (int64_t i = 0; i < model->n_tensors; i++) {
-        const struct gguf_tensor *t = &model->tensors[i];
-        int64_t most = 0;
-        for (size_t k = 0; types->given && gguf_tensor_quantizable(t) && k < n_known; k++) {
-            if (!types->has[known[k].type] || !quant_type_fits(known[k].type, t->ne[0]))
-                continue;
-            const int64_t bytes = (int64_t)ggml_row_size(known[k].type, t->ne[0]) * t->n_rows;
-            most = bytes > most ? bytes : most;
-        }
-        sum += most ? most : t->n_bytes;
-    }
-    return sum;
+    const struct gguf_tensor *t = &run->job.model->tensors[index];
+    enum ggml_type legal[GGML_TYPE_COUNT], pinned;
+    bool fallback;
+    if (!gguf_tensor_quantizable(t))
+        return t->type;
+    if (!run->args->recipe && constraint_pinned(&run->constraints, run->job.model, index, &pinned, &fallback))
+        return pinned;
+    const size_t n_legal = candidates_legal(t, !run->args->calibrated.no_imatrix, candidates, n, legal);
+    return n_legal ? legal[n_legal - 1] : t->type;
 }
 
-/* Before hours of measuring: is there room for a file of the size asked, or the largest if that is less? */
-static allot_status check_space(const struct quantize_run *run, struct allot_error *err)
-{
-    const struct calibrated_arguments *args = &run->args->calibrated;
-    struct type_set types;
-    int64_t wanted = 0;
-    allot_status status = type_set_parse(&types, args->types, err);
-    if (status == ALLOT_OK)
-        status = budget_resolve(&wanted, &args->sized, run->job.model, 0, err);
-    if (status != ALLOT_OK)
-        return status;
-    const int64_t most = most_data_bytes(run->job.model, &types);
-    return partial_require_space(run->out_path, most < wanted ? most : wanted, err);
-}
-
-/* Likewise: is there memory to write any plan? The largest types that one can have need most. */
-static allot_status check_memory(const struct quantize_run *run, struct allot_error *err)
+/* Before hours of measuring: is there room for files of the sizes asked, or the largest if that is less, and
+ * memory to write any plan? The largest types that one can have need most. */
+static allot_status check_room(const struct quantize_run *run, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &run->args->calibrated;
     const struct gguf_model *model = run->job.model;
-    enum ggml_type candidates[GGML_TYPE_COUNT], legal[GGML_TYPE_COUNT];
-    struct type_set set;
-    allot_status status = type_set_parse(&set, args->types, err);
-    if (status != ALLOT_OK)
-        return status;
-    const size_t n = calibration_candidates(candidates, &set);
+    enum ggml_type candidates[GGML_TYPE_COUNT];
+    size_t n;
     enum ggml_type *types = calloc((size_t)model->n_tensors + 1, sizeof *types);
-    if (!types)
-        return allot_fail_memory(err, (size_t)model->n_tensors * sizeof *types, "types");
-    for (int64_t i = 0; i < model->n_tensors; i++) {
+    int64_t most = 0, total = 0;
+    allot_status status = calibration_types(candidates, &n, args, err);
+    if (status == ALLOT_OK && !types)
+        status = allot_fail_memory(err, (size_t)model->n_tensors * sizeof *types, "types");
+    for (int64_t i = 0; status == ALLOT_OK && i < model->n_tensors; i++) {
         const struct gguf_tensor *t = &model->tensors[i];
-        const size_t n_legal =
-            gguf_tensor_quantizable(t) ? candidates_legal(t, !args->no_imatrix, candidates, n, legal) : 0;
-        types[i] = n_legal ? legal[n_legal - 1] : t->type;
+        types[i] = largest_type(run, i, candidates, n);
+        const int64_t bytes = (int64_t)ggml_row_size(types[i], t->ne[0]) * t->n_rows;
+        most += !run->constraints.allowed.given && t->n_bytes > bytes ? t->n_bytes : bytes;
     }
+    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
+        int64_t wanted = 0;
+        status = budget_resolve(&wanted, &args->sized, &run->ladder.rungs[r], model, 0, err);
+        if (__builtin_add_overflow(total, most < wanted ? most : wanted, &total))
+            total = INT64_MAX;
+    }
+    if (status == ALLOT_OK)
+        status = partial_require_space(run->outputs[0].path, total, err);
     const struct quantize_job job = {
-        .model = model, .types = types, .out_path = run->out_path, .memory = write_memory(run)};
-    status = quantize_check_memory(&job, pool_threads(run->pool), err);
+        .model = model, .types = types, .out_path = run->outputs[0].path, .memory = write_memory(run)};
+    if (status == ALLOT_OK)
+        status = quantize_check_memory(&job, pool_threads(run->pool), err);
     free(types);
     return status;
 }
@@ -113,8 +112,7 @@ static allot_status check_before_work(const struct quantize_run *run, struct all
     const struct job_inputs inputs = {.files = {args->imatrix, args->sized.like, run->args->recipe},
                                       .texts = &args->texts};
     const bool exports_imatrix = !run->args->recipe && !args->imatrix && !args->no_imatrix;
-    allot_status status = check_outputs(run, &inputs, exports_imatrix, err);
-    return status == ALLOT_OK && args->texts.n ? check_space(run, err) : status;
+    return check_outputs(run, &inputs, exports_imatrix, err);
 }
 
 static allot_status open_calibration(struct quantize_run *run, struct allot_error *err)
@@ -135,15 +133,22 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
         use = ARCHIVE_OPPORTUNISTIC;
     else if (run->args->calibrated.texts.n)
         use = ARCHIVE_CREATE;
-    allot_status status = name_outputs(run, err);
+    allot_status status = ladder_parse(&run->ladder, &run->args->calibrated.sized, err);
+    if (status == ALLOT_OK)
+        status = name_outputs(run, err);
+    if (status == ALLOT_OK)
+        status = constraints_parse(&run->constraints, run->args->calibrated.types,
+                                   &run->args->calibrated.sized.constraints, err);
     if (status == ALLOT_OK)
         status = model_job_open(&run->job, common->operands.items[0], common, err);
     if (status == ALLOT_OK)
         status = check_before_work(run, err);
     if (status == ALLOT_OK)
+        status = constraints_bind(&run->constraints, run->job.model, err);
+    if (status == ALLOT_OK)
         status = pool_new(&run->pool, (int)common->threads, err);
     if (status == ALLOT_OK && run->args->calibrated.texts.n)
-        status = check_memory(run, err);
+        status = check_room(run, err);
     if (status == ALLOT_OK && run->args->calibrated.texts.n)
         status = open_calibration(run, err);
     if (status == ALLOT_OK)
@@ -166,7 +171,6 @@ static allot_status measured_costs(struct quantize_run *run, struct cost_table *
                                    run->progress, err);
     if (status == ALLOT_OK)
         status = cost_table_load(costs, &run->job, &result.set, err);
-    calibration_close(&run->calibration);
     return status;
 }
 
@@ -190,28 +194,44 @@ static allot_status recorded_costs(struct quantize_run *run, struct cost_table *
 /* Where llama-quantize finds the imatrix, and the keys that tell of it. */
 static allot_status name_imatrix(struct quantize_run *run, struct allot_error *err)
 {
-    if (run->imatrix.present) {
-        run->imatrix_path = strdup(run->imatrix.computed ? run->export_path : run->imatrix.path);
-        if (!run->imatrix_path)
-            return allot_fail_memory(err, strlen(run->out_path), "a path");
+    for (size_t r = 0; r < run->ladder.n; r++) {
+        struct quantize_output *out = &run->outputs[r];
+        if (run->imatrix.present) {
+            out->imatrix_path = strdup(run->imatrix.computed ? out->export_path : run->imatrix.path);
+            if (!out->imatrix_path)
+                return allot_fail_memory(err, strlen(out->path), "a path");
+        }
+        provenance_fill(&out->keys, &run->imatrix, out->imatrix_path, run->job.sha256);
     }
-    provenance_fill(&run->keys, &run->imatrix, run->imatrix_path, run->job.sha256);
     return ALLOT_OK;
+}
+
+static allot_status plan_output(struct quantize_run *run, size_t index, struct allot_error *err)
+{
+    const struct calibrated_arguments *args = &run->args->calibrated;
+    struct quantize_output *out = &run->outputs[index];
+    const struct rung *rung = &run->ladder.rungs[index];
+    allot_status status = type_plan_solve(&out->plan, &run->knapsack, &args->sized, rung, &out->keys, err);
+    if (status == ALLOT_OK && run->args->refine > 0)
+        status = refine_plan(&out->refinement, &out->plan, &run->knapsack, &run->calibration, args, rung,
+                             &out->keys, run->imatrix.present ? &run->imatrix.data : NULL, run->args->refine,
+                             run->progress, err);
+    return status;
 }
 
 allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &run->args->calibrated;
     struct cost_table costs = {0};
-    struct type_set types;
-    allot_status status = type_set_parse(&types, args->types, err);
-    if (status == ALLOT_OK)
-        status = args->texts.n ? measured_costs(run, &costs, err) : recorded_costs(run, &costs, err);
+    allot_status status = args->texts.n ? measured_costs(run, &costs, err) : recorded_costs(run, &costs, err);
     if (status == ALLOT_OK)
         status = name_imatrix(run, err);
     if (status == ALLOT_OK)
-        status = type_plan_solve(&run->plan, run->job.model, &costs, &types, &args->sized, &run->keys, err);
+        status = knapsack_init(&run->knapsack, run->job.model, &costs, &run->constraints, err);
+    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++)
+        status = plan_output(run, r, err);
     cost_table_release(&costs);
+    calibration_close(&run->calibration); /* writing wants its memory */
     return status;
 }
 
@@ -250,13 +270,14 @@ static allot_status recipe_types(struct quantize_run *run, const struct recipe *
     const struct gguf_model *model = run->job.model;
     allot_status status = ALLOT_OK;
     const char *rule;
-    run->plan.types = calloc((size_t)model->n_tensors + 1, sizeof *run->plan.types);
-    if (!run->plan.types)
-        return allot_fail_memory(err, (size_t)model->n_tensors * sizeof *run->plan.types, "types");
+    enum ggml_type *types = calloc((size_t)model->n_tensors + 1, sizeof *types);
+    run->outputs[0].plan.types = types;
+    if (!types)
+        return allot_fail_memory(err, (size_t)model->n_tensors * sizeof *types, "types");
     for (int64_t i = 0; status == ALLOT_OK && i < model->n_tensors; i++) {
-        run->plan.types[i] = model->tensors[i].type;
+        types[i] = model->tensors[i].type;
         if (gguf_tensor_quantizable(&model->tensors[i]))
-            status = recipe_tensor_type(run, recipe, &model->tensors[i], &run->plan.types[i], err);
+            status = recipe_tensor_type(run, recipe, &model->tensors[i], &types[i], err);
     }
     for (size_t i = 0; status == ALLOT_OK && (rule = recipe_unused_rule(recipe, i)) != NULL; i++)
         allot_note(run->progress, "%s: the rule '%s' matches no tensor", run->args->recipe, rule);
@@ -277,7 +298,7 @@ allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *e
     if (status == ALLOT_OK)
         status = recipe_types(run, recipe, err);
     if (status == ALLOT_OK)
-        status = type_plan_measure(&run->plan, run->job.model, &run->keys, err);
+        status = type_plan_measure(&run->outputs[0].plan, run->job.model, &run->outputs[0].keys, err);
     recipe_free(recipe);
     return status;
 }
@@ -295,45 +316,51 @@ static void job_identity(char hex[static HASH_HEX], const struct quantize_run *r
 }
 
 /* The recipe of a plan and the imatrix that was computed here. */
-static allot_status write_companions(struct quantize_run *run, struct allot_error *err)
+static allot_status write_companions(const struct quantize_run *run, const struct quantize_output *out,
+                                     struct imatrix *imatrix, struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
     if (run->imatrix.present && run->imatrix.computed)
-        status = imatrix_write(&run->imatrix.data, run->imatrix_path, err);
+        status = imatrix_write(imatrix, out->imatrix_path, err);
     if (status == ALLOT_OK && run->writes_recipe)
-        status = type_plan_write_recipe(&run->plan, run->job.model, run->recipe_path, err);
+        status = type_plan_write_recipe(&out->plan, run->job.model, out->recipe_path, err);
     return status;
 }
 
-allot_status quantize_run_write(struct quantize_run *run, struct allot_error *err)
+static allot_status write_output(struct quantize_run *run, struct quantize_output *out, float **weights,
+                                 struct allot_error *err)
 {
     char identity[HASH_HEX];
-    float **weights = NULL;
-    allot_status status = job_imatrix_weights(&weights, &run->imatrix, run->job.model, err);
     job_identity(identity, run);
     const struct quantize_job job = {
         .model = run->job.model,
-        .types = run->plan.types,
+        .types = out->plan.types,
         .imatrix = (const float *const *)weights,
-        .file_type = (uint32_t)run->plan.base->file_type,
-        .keys = run->keys.keys,
-        .n_keys = run->keys.n_keys,
-        .out_path = run->out_path,
+        .file_type = (uint32_t)out->plan.base->file_type,
+        .keys = out->keys.keys,
+        .n_keys = out->keys.n_keys,
+        .out_path = out->path,
         .identity = identity,
         .memory = write_memory(run),
     };
-    if (status == ALLOT_OK)
-        status = quantize_write(&job, run->pool, &run->result, run->progress, err);
-    if (status == ALLOT_OK && run->result.file_bytes != run->plan.file_bytes)
+    allot_status status = quantize_write(&job, run->pool, &out->result, run->progress, err);
+    if (status == ALLOT_OK && out->result.file_bytes != out->plan.file_bytes)
         status = allot_fail(err, ALLOT_ERR_INTERNAL, "%s: has %" PRId64 " bytes, planned were %" PRId64,
-                            run->out_path, run->result.file_bytes, run->plan.file_bytes);
+                            out->path, out->result.file_bytes, out->plan.file_bytes);
     if (status == ALLOT_ERR_INTERRUPTED)
         allot_fail(err, status,
                    "interrupted; %s.allot-partial keeps the finished tensors, and the same command goes "
                    "on from there",
-                   run->out_path);
-    if (status == ALLOT_OK)
-        status = write_companions(run, err);
+                   out->path);
+    return status == ALLOT_OK ? write_companions(run, out, &run->imatrix.data, err) : status;
+}
+
+allot_status quantize_run_write(struct quantize_run *run, struct allot_error *err)
+{
+    float **weights = NULL;
+    allot_status status = job_imatrix_weights(&weights, &run->imatrix, run->job.model, err);
+    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++)
+        status = write_output(run, &run->outputs[r], weights, err);
     job_imatrix_weights_free(weights, run->job.model);
     return status;
 }
@@ -341,63 +368,101 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
 /* ---- Report
  * --------------------------------------------------------------------------------------------------- */
 
-static allot_status report_json(const struct quantize_run *run, const char *command, struct allot_error *err)
+static json_t *output_json(const struct quantize_run *run, const struct quantize_output *out,
+                           const char *command)
 {
     json_t *document = json_object();
-    json_put(document, "file", json_text(run->out_path));
-    json_put(document, "sha256", json_text(run->result.sha256));
-    json_put(document, "recipe", json_text(run->recipe_path));
-    json_put(document, "imatrix", run->imatrix_path ? json_text(run->imatrix_path) : json_null());
+    json_put(document, "file", json_text(out->path));
+    json_put(document, "sha256", json_text(out->result.sha256));
+    json_put(document, "recipe", json_text(out->recipe_path));
+    json_put(document, "imatrix", out->imatrix_path ? json_text(out->imatrix_path) : json_null());
     json_put(document, "fallbacks", json_integer(run->n_fallbacks));
-    json_put(document, "floored_tensors", json_integer(run->result.floored_tensors));
-    json_put(document, "resumed_tensors", json_integer(run->result.resumed_tensors));
+    json_put(document, "floored_tensors", json_integer(out->result.floored_tensors));
+    json_put(document, "resumed_tensors", json_integer(out->result.resumed_tensors));
     json_put(document, "stock_command", json_text(command));
-    type_plan_json(document, &run->plan, run->job.model);
-    return json_print(document, err);
+    type_plan_json(document, &out->plan, run->job.model);
+    if (out->refinement.n)
+        json_put(document, "refinement", refinement_json(&out->refinement));
+    return document;
 }
 
-static allot_status report_text(const struct quantize_run *run, const char *command, struct allot_error *err)
+static allot_status print_text(const struct quantize_run *run, const struct quantize_output *out,
+                               const char *command, struct allot_error *err)
 {
-    printf("written:       %s", run->out_path);
+    printf("written:       %s", out->path);
     if (run->writes_recipe)
-        printf(", %s", run->recipe_path);
+        printf(", %s", out->recipe_path);
     if (run->imatrix.computed)
-        printf(", %s", run->imatrix_path);
-    printf("\nSHA-256:       %s\n", run->result.sha256);
-    allot_status status = type_plan_print(&run->plan, run->job.model, err);
+        printf(", %s", out->imatrix_path);
+    printf("\nSHA-256:       %s\n", out->result.sha256);
+    if (out->refinement.n)
+        refinement_print(&out->refinement);
+    allot_status status = type_plan_print(&out->plan, run->job.model, err);
     if (run->n_fallbacks)
         printf("\n%" PRId64
                " tensors have another type than their rule says, because their rows do not fit it.\n",
                run->n_fallbacks);
-    if (run->result.floored_tensors)
+    if (out->result.floored_tensors)
         printf("\n%" PRId64
                " tensors needed a floor under zero importances; llama-quantize would refuse them or lose "
                "weights.\n",
-               run->result.floored_tensors);
+               out->result.floored_tensors);
     printf("\nThe same tensors with llama.cpp, in place of this file:\n  %s\n", command);
     return status;
 }
 
-allot_status quantize_run_report(const struct quantize_run *run, struct allot_error *err)
+static allot_status report_output(const struct quantize_run *run, const struct quantize_output *out,
+                                  json_t **document, struct allot_error *err)
 {
     struct strbuf command = {0};
-    allot_status status = type_plan_stock_command(&command, &run->plan, run->job.model, run->imatrix_path,
-                                                  run->recipe_path, run->out_path, err);
-    if (status == ALLOT_OK)
-        status = run->args->calibrated.sized.common.json ? report_json(run, command.data, err)
-                                                         : report_text(run, command.data, err);
+    allot_status status = type_plan_stock_command(&command, &out->plan, run->job.model, out->imatrix_path,
+                                                  out->recipe_path, out->path, err);
+    if (status == ALLOT_OK && run->args->calibrated.sized.common.json)
+        *document = output_json(run, out, command.data);
+    else if (status == ALLOT_OK)
+        status = print_text(run, out, command.data, err);
     strbuf_release(&command);
+    return status;
+}
+
+/* Of several sizes the JSON documents form an array; the text ends with a table. */
+allot_status quantize_run_report(const struct quantize_run *run, struct allot_error *err)
+{
+    const bool json = run->args->calibrated.sized.common.json, several = run->ladder.n > 1;
+    const struct type_plan *plans[MAX_RUNGS];
+    json_t *array = json && several ? json_array() : NULL, *document = NULL;
+    allot_status status = ALLOT_OK;
+    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
+        plans[r] = &run->outputs[r].plan;
+        if (!json && r > 0)
+            putchar('\n');
+        status = report_output(run, &run->outputs[r], &document, err);
+        if (array)
+            json_array_append_new(array, document);
+    }
+    if (status == ALLOT_OK && json)
+        return json_print(several ? array : document, err);
+    json_decref(array);
+    if (status == ALLOT_OK && several) {
+        putchar('\n');
+        status = type_plan_print_ladder(&run->ladder, plans, run->job.model, err);
+    }
     return status;
 }
 
 void quantize_run_release(struct quantize_run *run)
 {
-    type_plan_release(&run->plan);
+    for (size_t r = 0; r < run->ladder.n; r++) {
+        type_plan_release(&run->outputs[r].plan);
+        free(run->outputs[r].path);
+        free(run->outputs[r].recipe_path);
+        free(run->outputs[r].imatrix_path);
+        free(run->outputs[r].export_path);
+    }
+    knapsack_release(&run->knapsack);
+    constraints_release(&run->constraints);
     job_imatrix_release(&run->imatrix);
     calibration_close(&run->calibration);
     model_job_release(&run->job);
     pool_free(run->pool);
-    free(run->recipe_path);
-    free(run->imatrix_path);
-    free(run->export_path);
 }

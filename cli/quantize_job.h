@@ -3,38 +3,49 @@
 #define ALLOT_CLI_QUANTIZE_JOB_H
 
 #include "calibration.h"
+#include "refine.h"
 #include "type_plan.h"
 
 struct quantize_arguments {
     struct calibrated_arguments calibrated;
     const char *recipe, *base;
     bool strict;
+    int64_t refine; /* rounds */
+};
+
+/* One file to write. */
+struct quantize_output {
+    char *path;
+    char *recipe_path;  /* OUT.recipe, or the user's where that is complete */
+    char *export_path;  /* OUT.imatrix.gguf, for an imatrix that was computed here */
+    char *imatrix_path; /* OUT.imatrix.gguf, or the user's; NULL: none */
+    struct provenance keys;
+    struct type_plan plan;
+    struct refinement refinement; /* of the plan, if asked for */
+    struct quantize_result result;
 };
 
 struct quantize_run {
     const struct quantize_arguments *args;
     const struct allot_progress *progress;
-    const char *out_path;
-    char *recipe_path; /* OUT.recipe, or the user's where that is complete */
+    struct ladder ladder;
+    struct constraints constraints;
     bool writes_recipe;
-    char *export_path;  /* OUT.imatrix.gguf, for an imatrix that was computed here */
-    char *imatrix_path; /* OUT.imatrix.gguf, or the user's; NULL: none */
     struct pool *pool;
     struct model_job job;
     struct calibration calibration; /* with texts only */
     struct job_imatrix imatrix;
-    struct provenance keys;
-    struct type_plan plan;
-    int64_t n_fallbacks; /* of a recipe */
-    struct quantize_result result;
+    struct knapsack knapsack;                  /* without a recipe */
+    int64_t n_fallbacks;                       /* of a recipe */
+    struct quantize_output outputs[MAX_RUNGS]; /* [ladder.n] */
 };
 
 /* Opens model and archive; refuses an output that cannot or must not be written. */
 allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err);
-/* Types by costs and a budget, or by a recipe: fills imatrix, keys and plan. */
+/* Types by costs and a budget, or by a recipe: fills imatrix, and keys and plan of the outputs. */
 allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err);
 allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *err);
-/* Writes and checks the file and what goes beside it. */
+/* Writes and checks the files and what goes beside them. */
 allot_status quantize_run_write(struct quantize_run *run, struct allot_error *err);
 allot_status quantize_run_report(const struct quantize_run *run, struct allot_error *err);
 void quantize_run_release(struct quantize_run *run);

@@ -32,6 +32,7 @@ static bool load_row(void *user, const char *tensor_name, const struct archive_c
     bool usable = row->feasible && isfinite(row->cost) && row->cost >= 0;
     state->table->n_measured += costs->n == 0 && costs->n_infeasible == 0;
     if (!usable) {
+        costs->infeasible[type->type] = true;
         costs->n_infeasible++;
     } else if (type->type != tensor->type && costs->n < GGML_TYPE_COUNT) {
         int64_t bytes = (int64_t)ggml_row_size(type->type, tensor->ne[0]) * tensor->n_rows;
@@ -134,61 +135,6 @@ static allot_status file_size(int64_t *bytes, const struct gguf_model *model, co
     return quantize_file_size(&job, bytes, err);
 }
 
-/* Items of the knapsack: the costs on record, and the source type at no cost. */
-struct knapsack {
-    struct plan_item *items;
-    struct plan_choice (*choices)[GGML_TYPE_COUNT + 1];
-    int64_t *tensors; /* item -> tensor */
-    size_t *chosen;
-    size_t n;
-    int64_t source_bytes; /* of all items as they are, padded */
-};
-
-static void knapsack_release(struct knapsack *k)
-{
-    free(k->items);
-    free(k->choices);
-    free(k->tensors);
-    free(k->chosen);
-}
-
-static void add_item(struct knapsack *k, const struct gguf_model *model, int64_t index,
-                     const struct tensor_costs *costs, const struct type_set *allowed)
-{
-    const struct gguf_tensor *tensor = &model->tensors[index];
-    struct plan_choice *choices = k->choices[k->n];
-    size_t n = 0;
-    for (size_t c = 0; c < costs->n; c++)
-        if (!allowed->given || allowed->has[costs->choices[c].type])
-            choices[n++] = costs->choices[c];
-    if (n == 0 || !allowed->given || allowed->has[tensor->type])
-        choices[n++] =
-            (struct plan_choice){.type = (int)tensor->type, .bytes = gguf_padded(tensor->n_bytes), .cost = 0};
-    k->items[k->n] = (struct plan_item){.name = tensor->name, .choices = choices, .n_choices = n};
-    k->tensors[k->n++] = index;
-    k->source_bytes += gguf_padded(tensor->n_bytes);
-}
-
-static allot_status knapsack_init(struct knapsack *k, const struct gguf_model *model,
-                                  const struct cost_table *costs, const struct type_set *allowed,
-                                  struct allot_error *err)
-{
-    size_t n = (size_t)model->n_tensors + 1;
-    memset(k, 0, sizeof *k);
-    k->items = calloc(n, sizeof *k->items);
-    k->choices = calloc(n, sizeof *k->choices);
-    k->tensors = calloc(n, sizeof *k->tensors);
-    k->chosen = calloc(n, sizeof *k->chosen);
-    if (!k->items || !k->choices || !k->tensors || !k->chosen) {
-        knapsack_release(k);
-        return allot_fail_memory(err, n * sizeof *k->choices, "the plan");
-    }
-    for (int64_t i = 0; i < model->n_tensors; i++)
-        if (gguf_tensor_quantizable(&model->tensors[i]))
-            add_item(k, model, i, &costs->tensors[i], allowed);
-    return ALLOT_OK;
-}
-
 static enum ggml_type *source_types(const struct gguf_model *model, struct allot_error *err)
 {
     enum ggml_type *types = calloc((size_t)model->n_tensors + 1, sizeof *types);
@@ -199,66 +145,39 @@ static enum ggml_type *source_types(const struct gguf_model *model, struct allot
     return types;
 }
 
-/* Types that the caller wants but the costs do not tell of; a source's own type costs nothing. */
-static allot_status check_measured(const struct gguf_model *model, const struct cost_table *costs,
-                                   const struct type_set *allowed, struct allot_error *err)
+allot_status type_plan_solve(struct type_plan *plan, const struct knapsack *knapsack,
+                             const struct sized_arguments *args, const struct rung *rung,
+                             const struct provenance *keys, struct allot_error *err)
 {
-    bool known[GGML_TYPE_COUNT];
-    struct strbuf missing = {0};
-    size_t n;
-    const struct quant_type *types = quant_types(&n);
-    memcpy(known, costs->types, sizeof known);
-    for (int64_t i = 0; i < model->n_tensors; i++)
-        known[model->tensors[i].type] = true;
-    for (size_t i = 0; i < n; i++)
-        if (allowed->has[types[i].type] && !known[types[i].type])
-            strbuf_addf(&missing, "%s%s", missing.len ? "," : "", types[i].name);
-    allot_status status = strbuf_check(&missing, err);
-    if (status == ALLOT_OK && missing.len)
-        status =
-            allot_fail(err, ALLOT_ERR_ARGUMENT,
-                       "the costs of %s do not tell of %s; the same 'allot cost' command with --types %s "
-                       "measures what is missing",
-                       costs->set.updated, missing.data, missing.data);
-    strbuf_release(&missing);
-    return status;
-}
-
-allot_status type_plan_solve(struct type_plan *plan, const struct gguf_model *model,
-                             const struct cost_table *costs, const struct type_set *allowed,
-                             const struct sized_arguments *args, const struct provenance *keys,
-                             struct allot_error *err)
-{
-    struct knapsack k = {0};
-    int64_t as_is = 0, padded = 0;
+    const struct gguf_model *model = knapsack->model;
+    int64_t as_is = 0, padded = 0, budget = 0;
     memset(plan, 0, sizeof *plan);
-    if (check_measured(model, costs, allowed, err) != ALLOT_OK)
-        return err->status;
+    plan->knapsack = knapsack;
     plan->types = source_types(model, err);
     if (!plan->types)
         return err->status;
-    allot_status status = knapsack_init(&k, model, costs, allowed, err);
-    if (status == ALLOT_OK)
-        status = file_size(&as_is, model, plan->types, 0, keys->keys, keys->n_keys, err);
+    allot_status status = file_size(&as_is, model, plan->types, 0, keys->keys, keys->n_keys, err);
     if (status != ALLOT_OK)
         goto cleanup;
     for (int64_t i = 0; i < model->n_tensors; i++)
         padded += gguf_padded(model->tensors[i].n_bytes);
-    status = budget_resolve(&plan->budget, args, model, as_is - padded, err);
+    status = budget_resolve(&budget, args, rung, model, as_is - padded, err);
     if (status == ALLOT_OK)
-        status = plan_solve(k.items, k.n, as_is - k.source_bytes, plan->budget, k.chosen, &plan->result, err);
+        status = knapsack_solve(&plan->answer, knapsack, as_is - knapsack->source_bytes, budget, err);
     if (status != ALLOT_OK)
         goto cleanup;
-    for (size_t i = 0; i < k.n; i++)
-        plan->types[k.tensors[i]] = (enum ggml_type)k.items[i].choices[k.chosen[i]].type;
-    plan->predicted = true;
+    plan->budget = budget == INT64_MAX ? 0 : budget;
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const size_t item = knapsack->item_of[i];
+        if (item != SIZE_MAX)
+            plan->types[i] = knapsack->items[item].choices[plan->answer.chosen[item]].type;
+    }
     status = type_plan_measure(plan, model, keys, err);
-    if (status == ALLOT_OK && plan->file_bytes != plan->result.bytes)
+    if (status == ALLOT_OK && plan->file_bytes != plan->answer.result.bytes)
         status = allot_fail(err, ALLOT_ERR_INTERNAL,
                             "%s: the plan counts %" PRId64 " bytes, the file would have %" PRId64,
-                            model->path, plan->result.bytes, plan->file_bytes);
+                            model->path, plan->answer.result.bytes, plan->file_bytes);
 cleanup:
-    knapsack_release(&k);
     if (status != ALLOT_OK)
         type_plan_release(plan);
     return status;
@@ -298,6 +217,7 @@ allot_status type_plan_measure(struct type_plan *plan, const struct gguf_model *
 void type_plan_release(struct type_plan *plan)
 {
     free(plan->types);
+    knapsack_answer_release(&plan->answer);
     memset(plan, 0, sizeof *plan);
 }
 
@@ -348,60 +268,4 @@ allot_status type_plan_stock_command(struct strbuf *sb, const struct type_plan *
     shell_quote(sb, out_path);
     strbuf_addf(sb, " %s", plan->base->ftype);
     return strbuf_check(sb, err);
-}
-
-/* ---- Reports --------------------------------------------------------------------------------- */
-
-/* How far below the plan's cost an optimum might lie, as a fraction of the cost. */
-static double gap_fraction(const struct plan_result *result)
-{
-    return result->exact || result->cost <= 0 ? 0 : (result->cost - result->lower_bound) / result->cost;
-}
-
-allot_status type_plan_print(const struct type_plan *plan, const struct gguf_model *model,
-                             struct allot_error *err)
-{
-    struct type_use uses[GGML_TYPE_COUNT];
-    char size[32];
-    if (plan->predicted) {
-        printf("predicted KL:  %.6g nats per token\n", plan->result.cost);
-        if (plan->result.exact)
-            printf("optimality:    exact; no plan within the size costs less\n");
-        else
-            printf("optimality:    within %.3g%% of the least cost\n", 100 * gap_fraction(&plan->result));
-    }
-    if (plan->budget)
-        printf("size asked:    %" PRId64 " bytes (%s)\n", plan->budget, str_size(size, plan->budget));
-    printf("size planned:  %" PRId64 " bytes (%s)", plan->file_bytes, str_size(size, plan->file_bytes));
-    if (plan->budget)
-        printf(", %" PRId64 " below", plan->budget - plan->file_bytes);
-    printf("; %.4f bits per weight\n", bits_per_weight(plan->data_bytes, model_parameters(model)));
-    if (plan->predicted && plan->result.cost == 0)
-        printf("remark:        the size has room for every tensor as it is; nothing is quantized\n");
-    printf("by llama.cpp:  %" PRId64 " bytes (allot's own keys are not in it)\n\n", plan->stock_bytes);
-    allot_status status = types_print(uses, count_types(uses, model, plan->types, false), err);
-    putchar('\n');
-    if (status == ALLOT_OK)
-        status = layers_print(model, plan->types, err);
-    return status;
-}
-
-void type_plan_json(json_t *object, const struct type_plan *plan, const struct gguf_model *model)
-{
-    struct type_use uses[GGML_TYPE_COUNT];
-    json_t *tensors = json_object();
-    for (int64_t i = 0; i < model->n_tensors; i++)
-        if (gguf_tensor_quantizable(&model->tensors[i]))
-            json_put(tensors, model->tensors[i].name, json_text(type_label(plan->types[i])));
-    json_put(object, "predicted_kl", plan->predicted ? json_number(plan->result.cost) : json_null());
-    json_put(object, "exact", plan->predicted ? json_boolean(plan->result.exact) : json_null());
-    json_put(object, "lower_bound", plan->predicted ? json_number(plan->result.lower_bound) : json_null());
-    json_put(object, "budget_bytes", plan->budget ? json_integer(plan->budget) : json_null());
-    json_put(object, "file_bytes", json_integer(plan->file_bytes));
-    json_put(object, "stock_file_bytes", json_integer(plan->stock_bytes));
-    json_put(object, "bits_per_weight",
-             json_number(bits_per_weight(plan->data_bytes, model_parameters(model))));
-    json_put(object, "base_ftype", json_text(plan->base->ftype));
-    json_put(object, "types", types_json(uses, count_types(uses, model, plan->types, false)));
-    json_put(object, "tensors", tensors);
 }

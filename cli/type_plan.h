@@ -5,14 +5,15 @@
 #include "archive/archive.h"
 #include "budget.h"
 #include "job.h"
+#include "knapsack.h"
 #include "output.h"
-#include "plan/plan.h"
 #include "provenance.h"
 
 /* The costs of one set, tensor by tensor. */
 struct tensor_costs {
     struct plan_choice choices[GGML_TYPE_COUNT + 1]; /* feasible rows; bytes padded */
     double std_err[GGML_TYPE_COUNT + 1];
+    bool infeasible[GGML_TYPE_COUNT];
     size_t n, n_infeasible;
 };
 
@@ -33,8 +34,9 @@ void cost_table_release(struct cost_table *table);
 
 struct type_plan {
     enum ggml_type *types; /* [model->n_tensors] */
-    bool predicted;        /* from costs; else by a recipe */
-    struct plan_result result;
+    const struct knapsack
+        *knapsack; /* that types were chosen from; NULL: by a recipe, nothing is predicted */
+    struct knapsack_answer answer;
     int64_t budget;                /* 0: none */
     int64_t file_bytes;            /* exact size of the file allot writes */
     int64_t stock_bytes;           /* and of llama-quantize's, which lacks allot's keys */
@@ -42,12 +44,10 @@ struct type_plan {
     const struct quant_type *base; /* the type whose ftype the file is called after */
 };
 
-/* Solves for the budget in args. Of the types only those in `allowed` are offered, if any were named;
- * a tensor for which none of them is feasible keeps its source type. */
-allot_status type_plan_solve(struct type_plan *plan, const struct gguf_model *model,
-                             const struct cost_table *costs, const struct type_set *allowed,
-                             const struct sized_arguments *args, const struct provenance *keys,
-                             struct allot_error *err);
+/* Solves for the budget in args, at one rung of its ladder. The knapsack must stay. */
+allot_status type_plan_solve(struct type_plan *plan, const struct knapsack *knapsack,
+                             const struct sized_arguments *args, const struct rung *rung,
+                             const struct provenance *keys, struct allot_error *err);
 /* Fills in what follows from plan->types: sizes and base. */
 allot_status type_plan_measure(struct type_plan *plan, const struct gguf_model *model,
                                const struct provenance *keys, struct allot_error *err);
@@ -66,5 +66,8 @@ allot_status type_plan_stock_command(struct strbuf *sb, const struct type_plan *
 allot_status type_plan_print(const struct type_plan *plan, const struct gguf_model *model,
                              struct allot_error *err);
 void type_plan_json(json_t *object, const struct type_plan *plan, const struct gguf_model *model);
+/* One row per plan of a ladder. */
+allot_status type_plan_print_ladder(const struct ladder *ladder, const struct type_plan *const *plans,
+                                    const struct gguf_model *model, struct allot_error *err);
 
 #endif

@@ -106,6 +106,8 @@ bool validation_method_known(const char *name);
 allot_status validation_each_item(const char *list,
                                   allot_status (*each)(void *user, const char *item, struct allot_error *err),
                                   void *user, struct allot_error *err);
+/* Are the set's costs nats per token, so that they predict KL? Those from weights alone are not. */
+bool validation_in_nats(const struct validation *v, size_t set);
 /* The imatrix, and the sets: those on record with this imatrix, or computed from the texts. */
 allot_status validation_costs(struct validation *v, const struct allot_progress *progress,
                               struct allot_error *err);
@@ -117,8 +119,12 @@ bool validation_cost(double *cost, const struct cost_table *costs, const struct 
 
 /* The type to which the kernels of a type of weights round activations. */
 enum ggml_type validation_kernel(enum ggml_type type);
-/* Lists the sizes, from --size or --bpw: the arguments to plan with. *out: caller frees. */
-allot_status validation_sizes(struct sized_arguments **out, size_t *n, const struct validate_arguments *args,
+/* Lists the sizes, from --size or --bpw. *out: caller frees. */
+struct plan_size {
+    double bpw;    /* or, if 0, */
+    int64_t bytes; /* of the file */
+};
+allot_status validation_sizes(struct plan_size **out, size_t *n, const struct validate_arguments *args,
                               struct allot_error *err);
 /* Chooses types, and measures what the archive does not hold yet. */
 allot_status validation_measure(struct validation *v, const struct allot_progress *progress,

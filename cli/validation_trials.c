@@ -28,11 +28,6 @@ static bool all_tell(const struct validation *v, int64_t tensor, enum ggml_type 
     return all;
 }
 
-static double bits_of(enum ggml_type type)
-{
-    return 8.0 * (double)ggml_type_size(type) / (double)ggml_blck_size(type);
-}
-
 /* The preferred type or its fallback; else the one of most bits. The tensor's own if there is no other. */
 static enum ggml_type high_type(const struct validation *v, int64_t tensor)
 {
@@ -101,7 +96,7 @@ static allot_status list_degraded(struct validation *v, const struct trial *tria
             continue;
         struct degraded d = {i, low_type(v, i), high_type(v, i)};
         high->types[i] = d.high;
-        if (bits_of(d.low) < bits_of(d.high))
+        if (type_bits(d.low) < type_bits(d.high))
             v->degraded[v->n_degraded++] = d;
     }
     for (size_t k = 0; k < v->n_degraded; k++) {
@@ -119,36 +114,34 @@ static allot_status list_degraded(struct validation *v, const struct trial *tria
 /* ---- Plans ------------------------------------------------------------------------------------------ */
 
 struct size_list {
-    struct sized_arguments *items;
+    struct plan_size *items;
     size_t n;
-    const struct sized_arguments *common;
     bool bpw;
 };
 
 static allot_status add_size(void *user, const char *item, struct allot_error *err)
 {
     struct size_list *list = user;
-    struct sized_arguments *grown = realloc(list->items, (list->n + 1) * sizeof *grown), *size;
-    char *end;
+    struct plan_size *grown = realloc(list->items, (list->n + 1) * sizeof *grown), size = {0};
+    char *end = NULL;
     if (grown == NULL)
         return allot_fail_memory(err, (list->n + 1) * sizeof *grown, "sizes");
     list->items = grown;
-    size = &grown[list->n++];
-    *size = *list->common;
-    size->size = 0;
-    size->bpw = list->bpw ? strtod(item, &end) : 0;
-    if (list->bpw && (*end || !(size->bpw > 0) || size->bpw > 64))
+    if (list->bpw)
+        size.bpw = strtod(item, &end);
+    if (list->bpw && (*end || !(size.bpw > 0) || size.bpw > 64))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--bpw: '%s' is not a number of bits per weight", item);
-    if (!list->bpw && (!str_parse_size(item, &size->size) || size->size == 0))
+    if (!list->bpw && (!str_parse_size(item, &size.bytes) || size.bytes == 0))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--size: '%s' is not a size (such as 6GB or 5.5GiB)",
                           item);
+    grown[list->n++] = size;
     return ALLOT_OK;
 }
 
-allot_status validation_sizes(struct sized_arguments **out, size_t *n, const struct validate_arguments *args,
+allot_status validation_sizes(struct plan_size **out, size_t *n, const struct validate_arguments *args,
                               struct allot_error *err)
 {
-    struct size_list list = {.common = &args->calibrated.sized, .bpw = args->sizes == NULL};
+    struct size_list list = {.bpw = args->sizes == NULL};
     allot_status status = validation_each_item(list.bpw ? args->bpw : args->sizes, add_size, &list, err);
     if (status != ALLOT_OK) {
         free(list.items);
@@ -207,16 +200,17 @@ static double least_bpw(const struct validation *v, size_t set)
     return 1.02 * bits_per_weight(sum, model_parameters(model));
 }
 
-/* Plans for one size by one set; none where the set cannot reach it, which is told. */
-static allot_status list_plan(struct validation *v, size_t set, const struct sized_arguments *size,
-                              const struct trial *trial, const struct allot_progress *progress,
-                              struct allot_error *err)
+/* The plan of a set for one size; none where the set cannot reach it, which is told. */
+static allot_status list_plan(struct validation *v, size_t set, const struct knapsack *knapsack,
+                              const struct plan_size *size, const struct trial *trial,
+                              const struct allot_progress *progress, struct allot_error *err)
 {
+    const struct sized_arguments sized = {.bpw = size->bpw};
+    const struct rung rung = {.bytes = size->bytes};
     struct provenance keys;
     struct type_plan plan;
     provenance_fill(&keys, &v->imatrix, v->imatrix.path ? v->imatrix.path : "imatrix.gguf", v->job.sha256);
-    allot_status status =
-        type_plan_solve(&plan, v->job.model, &v->sets[set].costs, &v->allowed, size, &keys, err);
+    allot_status status = type_plan_solve(&plan, knapsack, &sized, &rung, &keys, err);
     if (status == ALLOT_ERR_INFEASIBLE) {
         allot_note(progress, "no plan by %s: %s", v->sets[set].costs.set.method, err->message);
         return ALLOT_OK;
@@ -228,28 +222,47 @@ static allot_status list_plan(struct validation *v, size_t set, const struct siz
 }
 
 /* Of the sizes that nobody asked for, those below the smallest plan become that one. */
-static allot_status list_plans(struct validation *v, const struct trial *trial,
-                               const struct allot_progress *progress, struct allot_error *err)
+static allot_status list_plans_of(struct validation *v, size_t set, const struct constraints *constraints,
+                                  const struct plan_size *sizes, size_t n, const struct trial *trial,
+                                  const struct allot_progress *progress, struct allot_error *err)
 {
     const struct string_list *given = &v->args->calibrated.sized.common.given;
     const bool asked = string_list_has(given, "bpw") || v->args->sizes;
-    struct sized_arguments *sizes = NULL;
+    const double least = asked ? 0 : least_bpw(v, set);
+    double last = 0;
+    struct knapsack knapsack;
+    allot_status status = knapsack_init(&knapsack, v->job.model, &v->sets[set].costs, constraints, err);
+    if (status != ALLOT_OK)
+        return status;
+    for (size_t i = 0; i < n && status == ALLOT_OK; i++) {
+        struct plan_size size = sizes[i];
+        size.bpw = size.bpw < least ? least : size.bpw;
+        if (asked || size.bpw != last)
+            status = list_plan(v, set, &knapsack, &size, trial, progress, err);
+        last = size.bpw;
+    }
+    knapsack_release(&knapsack);
+    return status;
+}
+
+static allot_status list_plans(struct validation *v, const struct trial *trial,
+                               const struct allot_progress *progress, struct allot_error *err)
+{
+    struct constraints constraints = {0};
+    struct plan_size *sizes = NULL;
     size_t n = 0;
     allot_status status = validation_sizes(&sizes, &n, v->args, err);
+    if (status == ALLOT_OK)
+        status = constraints_parse(&constraints, v->args->calibrated.types,
+                                   &v->args->calibrated.sized.constraints, err);
+    if (status == ALLOT_OK)
+        status = constraints_bind(&constraints, v->job.model, err);
     v->planned = calloc(n * v->n_sets + 1, sizeof *v->planned);
     if (status == ALLOT_OK && v->planned == NULL)
         status = allot_fail_memory(err, n * v->n_sets * sizeof *v->planned, "plans");
-    for (size_t s = 0; s < v->n_sets && status == ALLOT_OK; s++) {
-        const double least = asked ? 0 : least_bpw(v, s);
-        double last = 0;
-        for (size_t i = 0; i < n && status == ALLOT_OK; i++) {
-            struct sized_arguments size = sizes[i];
-            size.bpw = size.bpw < least ? least : size.bpw;
-            if (asked || size.bpw != last)
-                status = list_plan(v, s, &size, trial, progress, err);
-            last = size.bpw;
-        }
-    }
+    for (size_t s = 0; s < v->n_sets && status == ALLOT_OK; s++)
+        status = list_plans_of(v, s, &constraints, sizes, n, trial, progress, err);
+    constraints_release(&constraints);
     free(sizes);
     return status;
 }
@@ -395,9 +408,9 @@ static void say_time(const struct validation *v, size_t n_lacking, double second
     char time[32];
     allot_note(progress,
                "validate: %zu tensors in turn and %zu plans, %zu measurements of them on record; for the "
-               "others a forward pass of %.3g s each: about %s",
+               "others a forward pass of %.3g s each: %s",
                v->n_degraded, v->n_planned, v->n_resumed, seconds,
-               str_time(time, seconds * (double)n_lacking));
+               str_duration(time, seconds * (double)n_lacking));
 }
 
 /* Assignments first .. first + n - 1. */

@@ -165,13 +165,13 @@ const char *str_size(char buf[static 32], int64_t bytes)
     return buf;
 }
 
-const char *str_time(char buf[static 32], double seconds)
+const char *str_duration(char buf[static 32], double seconds)
 {
     if (seconds < 90)
-        snprintf(buf, 32, "%.0f seconds", seconds);
+        snprintf(buf, 32, "about %.0f seconds", seconds);
     else if (seconds < 5400)
-        snprintf(buf, 32, "%.0f minutes", seconds / 60);
+        snprintf(buf, 32, "about %.0f minutes", seconds / 60);
     else
-        snprintf(buf, 32, "%.1f hours", seconds / 3600);
+        snprintf(buf, 32, "about %.1f hours", seconds / 3600);
     return buf;
 }

@@ -28,7 +28,7 @@ bool str_parse_size(const char *text, int64_t *bytes);
 /* Writes "104.9 MB" style text (decimal units) into buf and returns buf. */
 const char *str_size(char buf[static 32], int64_t bytes);
 
-/* Writes how long so many seconds are, in the unit that suits: "40 seconds", "7 minutes", "2.5 hours". */
-const char *str_time(char buf[static 32], double seconds);
+/* Writes "about 12 seconds", "... minutes", or "about 1.5 hours" into buf and returns buf. */
+const char *str_duration(char buf[static 32], double seconds);
 
 #endif

@@ -1,10 +1,15 @@
 /* candidates.c - the types whose costs a set still lacks.  SPDX-License-Identifier: MIT */
 #include "cost/candidates.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "quant/quant.h"
+
+enum { EXPERTS_NAMED = 8 };
 
 size_t candidates_legal(const struct gguf_tensor *tensor, bool have_weights, const enum ggml_type *types,
                         size_t n_types, enum ggml_type *legal)
@@ -75,6 +80,34 @@ void candidates_note(const struct allot_progress *progress, const struct gguf_te
                    "%s: type %s needs its zero importances floored; llama-quantize would refuse it or lose "
                    "weights",
                    tensor->name, name);
+}
+
+int64_t candidates_seen(const struct gguf_tensor *tensor, const bool *seen)
+{
+    int64_t n = 0;
+    for (int64_t e = 0; e < tensor->ne[2]; e++)
+        n += seen[e];
+    return n;
+}
+
+bool candidates_note_unseen(const struct allot_progress *progress, const struct gguf_tensor *tensor,
+                            const bool *seen)
+{
+    int64_t n_unseen = tensor->ne[2] - candidates_seen(tensor, seen), n_named = 0;
+    char list[160] = "";
+    for (int64_t e = 0; e < tensor->ne[2] && n_named < EXPERTS_NAMED; e++) {
+        size_t used = strlen(list);
+        if (!seen[e])
+            snprintf(list + used, sizeof list - used, "%s%" PRId64, n_named++ > 0 ? ", " : "", e);
+    }
+    if (n_unseen == 0)
+        return false;
+    allot_note(progress,
+               "%s: no token of the calibration took expert%s %s%s (%" PRId64 " of %" PRId64
+               "); in all of the layer's experts tensors they count as the mean of the others",
+               tensor->name, n_unseen > 1 ? "s" : "", list, n_unseen > n_named ? ", ..." : "", n_unseen,
+               tensor->ne[2]);
+    return true;
 }
 
 allot_status candidates_finish(const struct cost_wish *wish, int64_t n_tokens, struct allot_error *err)

@@ -40,6 +40,12 @@ allot_status candidates_weights(float **weights, const struct cost_wish *wish,
 void candidates_note(const struct allot_progress *progress, const struct gguf_tensor *tensor,
                      enum ggml_type type, bool infeasible, bool floored);
 
+/* How many of the tensor's ne[2] matrices tokens passed through, and a remark for people that names the
+ * others: experts that no token took, which count as the mean of the others. False if there are none. */
+int64_t candidates_seen(const struct gguf_tensor *tensor, const bool *seen);
+bool candidates_note_unseen(const struct allot_progress *progress, const struct gguf_tensor *tensor,
+                            const bool *seen);
+
 /* Every tensor has what it can have: notes the types as finished and the set as used now. */
 allot_status candidates_finish(const struct cost_wish *wish, int64_t n_tokens, struct allot_error *err);
 

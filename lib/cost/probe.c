@@ -103,21 +103,15 @@ static size_t list_errors(struct weight_error *errors, const struct gguf_tensor 
 static allot_status time_weight(double *seconds, const struct probe *p, struct allot_error *err)
 {
     struct weight_error errors[GGML_TYPE_COUNT + N_PROBING];
-    int64_t i = 0, n_rows;
+    int64_t i = 0;
     while (p->lacking[i].n_types == 0)
         i++;
     const struct gguf_tensor *t = &p->model->tensors[i];
     size_t n = list_errors(errors, t, &p->lacking[i]);
     float *weights;
-    n_rows = (65536 * (int64_t)pool_threads(p->pool) + t->ne[0]) / t->ne[0];
-    if (n_rows > t->n_rows)
-        n_rows = t->n_rows;
     allot_status status = candidates_weights(&weights, &p->wish, t, err);
-    if (status != ALLOT_OK)
-        return status;
-    double start = seconds_now();
-    status = weight_errors(errors, n, p->model, t, weights, n_rows, NULL, p->pool, err);
-    *seconds = (seconds_now() - start) / (double)(n_rows * t->ne[0]);
+    if (status == ALLOT_OK)
+        status = weight_errors_time(seconds, errors, n, p->model, t, weights, p->pool, err);
     free(weights);
     return status;
 }
@@ -126,11 +120,10 @@ static void say_cost(const struct probe *p, double seconds_weight)
 {
     double quantize = seconds_weight * (double)p->weights_wanted;
     double all = quantize + p->result->seconds_forward * (double)p->n_wanted;
-    char time[32];
+    char duration[32];
     allot_note(p->progress,
-               "probe: %" PRId64
-               " tensors, one forward pass of %.3g s each, and %.3g s to quantize them: about %s",
-               p->n_wanted, p->result->seconds_forward, quantize, str_time(time, all));
+               "probe: %" PRId64 " tensors, one forward pass of %.3g s each, and %.3g s to quantize them: %s",
+               p->n_wanted, p->result->seconds_forward, quantize, str_duration(duration, all));
 }
 
 /* ---- One tensor ------------------------------------------------------------------------------------- */

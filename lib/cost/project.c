@@ -46,6 +46,7 @@ void projector_release(struct projector *projector)
     free(projector->parts.data);
     free(projector->scratch.data);
     free(projector->runs.data);
+    free(projector->weights.data);
     *projector = (struct projector){0};
 }
 

@@ -28,7 +28,9 @@ struct projector {
     const struct chunk_kernel *kernel;
     int32_t chunk; /* tokens per chunk */
     int64_t n_chunks;
-    struct buffer inputs, errors, gradients, parts, scratch, runs;
+    /* Whose weights W are, where the pass runs on others in their place; NULL: those of the pass. */
+    const struct gguf_model *source;
+    struct buffer inputs, errors, gradients, parts, scratch, runs, weights;
     double seconds_quantize, seconds_product;
 };
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/num.h"
+#include "gguf/convert.h"
 
 /* A block has about BLOCK_WEIGHTS weights, but at least MIN_ROWS rows, lest the inputs be read too often, and
  * at most MAX_ROWS: then what the sums of a group of tokens read again and again, gradients of the block, one
@@ -45,6 +46,7 @@ struct map_pass {
     int64_t n_panels, panels_per_strip, n_strips;
     int64_t max_rows;                      /* of a block; whole tiles */
     int64_t block, n_tiles, rows_per_item; /* the block in hand: its first row and its tiles */
+    const float *w;                        /* (rows of the block, n_in) */
     float *inputs;                         /* (n_panels, n_tokens, columns) */
     float *errors;                         /* (n_panels, n_tiles, n_types, rows, columns) */
     float *gradients;                      /* (n_tiles, n_tokens, rows) */
@@ -57,7 +59,7 @@ struct map_pass {
 
 /* Sizes in bytes of a projector's buffers for a call. */
 struct sizes {
-    int64_t inputs, errors, gradients, parts, scratch, runs;
+    int64_t inputs, errors, gradients, parts, scratch, runs, weights;
 };
 
 static void lay_out(struct map_pass *pass, int64_t n_rows, int64_t n_in)
@@ -88,7 +90,8 @@ static struct sizes sizes_of(const struct map_pass *pass, int64_t n_in, int64_t 
                           .gradients = 4 * pass->max_rows * n_tokens,
                           .parts = 8 * pass->n_strips * n_runs * n_types,
                           .scratch = most(quantizing, cache_lines(4 * GROUP_RUNS * n_types * k->lanes)),
-                          .runs = 4 * (3 * n_runs + 2)};
+                          .runs = 4 * (3 * n_runs + 2),
+                          .weights = pass->projector->source != NULL ? 4 * pass->max_rows * n_in : 0};
 }
 
 int64_t projector_bytes(const struct projector *projector, const struct gguf_model *model, size_t n_types)
@@ -109,12 +112,13 @@ int64_t projector_bytes(const struct projector *projector, const struct gguf_mod
         top.parts = most(top.parts, s.parts);
         top.scratch = most(top.scratch, s.scratch);
         top.runs = most(top.runs, s.runs);
+        top.weights = most(top.weights, s.weights);
     }
     /* stacks of experts are up to three at a time; a lookup takes values and its place in an order */
     int64_t sums = 3 * projector->n_chunks * (int64_t)n_types * (int64_t)sizeof(double);
     int64_t lookups = n_tokens * ((int64_t)n_types * (int64_t)sizeof(float) + 2 * (int64_t)sizeof(int64_t));
     return top.inputs + top.errors + top.gradients + top.parts + top.scratch * pool_threads(projector->pool) +
-           top.runs + sums + lookups;
+           top.runs + top.weights + sums + lookups;
 }
 
 /* Chunk of the i-th token of the call. */
@@ -182,6 +186,8 @@ static allot_status reserve(struct map_pass *pass, struct allot_error *err)
         status = buffer_reserve(&projector->parts, (size_t)s.parts, name, err);
     if (status == ALLOT_OK)
         status = buffer_reserve(&projector->scratch, (size_t)s.scratch * n_threads, name, err);
+    if (status == ALLOT_OK)
+        status = buffer_reserve(&projector->weights, (size_t)s.weights, name, err);
     if (status != ALLOT_OK)
         return status;
     pass->inputs = projector->inputs.data;
@@ -215,14 +221,28 @@ static void store_error(const struct map_pass *pass, int64_t tile, int64_t j, in
 static void quantize_rows(const struct map_pass *pass, int64_t tile, int64_t first, int thread)
 {
     const struct net_map *map = pass->map;
-    int64_t row = pass->block + tile * pass->projector->kernel->rows + first;
+    int64_t in_block = tile * pass->projector->kernel->rows + first, row = pass->block + in_block;
     int64_t n = most(0, least(pass->rows_per_item, map->n_rows - row));
     float *errors = (float *)(pass->scratch + (size_t)thread * pass->scratch_size);
     if (n > 0)
-        projection_errors(pass->p, errors, map->w + row * map->n_in, map->first_row + row, n);
+        projection_errors(pass->p, errors, pass->w + in_block * map->n_in, map->first_row + row, n);
     for (int64_t j = 0; j < (int64_t)pass->p->n_types; j++)
         for (int64_t r = 0; r < pass->rows_per_item; r++)
             store_error(pass, tile, j, first + r, r < n ? errors + (j * n + r) * map->n_in : NULL);
+}
+
+/* Finds the weights of the block. */
+static allot_status find_weights(struct map_pass *pass, struct allot_error *err)
+{
+    const struct net_map *map = pass->map;
+    const struct projector *projector = pass->projector;
+    pass->w = map->w + pass->block * map->n_in;
+    if (projector->source == NULL)
+        return ALLOT_OK;
+    pass->w = projector->weights.data;
+    return gguf_tensor_to_f32(projector->source, map->tensor, map->first_row + pass->block,
+                              least(pass->max_rows, map->n_rows - pass->block), projector->weights.data,
+                              projector->pool, err);
 }
 
 static int64_t quantize_items(const struct map_pass *pass)
@@ -334,6 +354,9 @@ allot_status projection_add_map(struct projection *p, struct projector *projecto
     int64_t token_items = parts_of(map->n_tokens, ITEM_TOKENS);
     pool_run(projector->pool, token_items, input_item, &pass);
     for (; pass.block < map->n_rows; pass.block += pass.max_rows) {
+        status = find_weights(&pass, err);
+        if (status != ALLOT_OK)
+            return status;
         pass.n_tiles = parts_of(least(pass.max_rows, map->n_rows - pass.block), projector->kernel->rows);
         double start_block = seconds_now();
         pool_run(projector->pool, quantize_items(&pass), quantize_item, &pass);

@@ -4,7 +4,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/num.h"
 #include "gguf/convert.h"
 #include "quant/quant.h"
 
@@ -121,5 +123,22 @@ allot_status weight_errors(struct weight_error *errors, size_t n_types, const st
     free(job.infeasible);
     free(job.floored);
     free(job.failures);
+    return status;
+}
+
+int64_t weight_errors_bytes(int64_t n_in, int n_threads)
+{
+    return (int64_t)sizeof(float) * n_threads * 3 * most(n_in, ITEM_WEIGHTS);
+}
+
+allot_status weight_errors_time(double *seconds, struct weight_error *errors, size_t n_types,
+                                const struct gguf_model *model, const struct gguf_tensor *tensor,
+                                const float *weights, struct pool *pool, struct allot_error *err)
+{
+    int64_t n_rows =
+        least((65536 * (int64_t)pool_threads(pool) + tensor->ne[0]) / tensor->ne[0], tensor->n_rows);
+    double start = seconds_now();
+    allot_status status = weight_errors(errors, n_types, model, tensor, weights, n_rows, NULL, pool, err);
+    *seconds = (seconds_now() - start) / (double)(n_rows * tensor->ne[0]);
     return status;
 }

@@ -8,29 +8,14 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "gguf/convert.h"
 #include "net/gemm.h"
 #include "net/linear.h"
+#include "net/source.h"
 
 /* Maximum and sum of exponentials above it, of one token's logits in one block. */
 struct block_sum {
     float top;
     double sum;
-};
-
-/* Buffers for walking the vocabulary with the normed states of n tokens. */
-struct head {
-    const struct net *net;
-    struct pool *pool;
-    int64_t n, block;    /* rows per block: HEAD_BLOCK or the whole vocabulary */
-    float *norm_weight;  /* [n_embd] */
-    float *inv_rms;      /* [n] */
-    float *w;            /* (block, n_embd) */
-    struct spill tokens; /* holds the three that follow */
-    float *xn;           /* (n, n_embd) */
-    float *dxn;          /* (n, n_embd): gradient of xn, or what the caller likes */
-    float *logits;       /* (n, block) */
-    float *bias;         /* [n_vocab], or NULL */
 };
 
 static int64_t block_rows(const struct net *net)
@@ -43,6 +28,12 @@ int64_t head_token_bytes(const struct net *net, int64_t n)
     return (int64_t)sizeof(float) * n * (2 * net->n_embd + block_rows(net));
 }
 
+int64_t net_teacher_bytes(const struct net *net, int64_t n)
+{
+    return head_token_bytes(net, n) +
+           (int64_t)sizeof(float) * (block_rows(net) * net->n_embd + net->n_embd + n + net->n_vocab);
+}
+
 int64_t head_fixed_bytes(const struct net *net, int64_t n)
 {
     int64_t block = block_rows(net), group = n < HEAD_GROUP ? n : HEAD_GROUP;
@@ -52,7 +43,7 @@ int64_t head_fixed_bytes(const struct net *net, int64_t n)
            head_token_bytes(net, group) + group * sums;
 }
 
-static void head_release(struct head *h)
+void head_release(struct head *h)
 {
     free(h->norm_weight);
     free(h->inv_rms);
@@ -62,9 +53,13 @@ static void head_release(struct head *h)
     *h = (struct head){0};
 }
 
-/* Norms the final states. folder: as in head_backward. */
-static allot_status head_init(struct head *h, const struct net *net, struct pool *pool, const float *x,
-                              int64_t n, const char *folder, struct allot_error *err)
+void head_norm(struct head *h, float *xn, const float *x, int64_t n)
+{
+    rms_norm_forward(h->pool, xn, h->inv_rms, x, h->norm_weight, n, h->net->n_embd, h->net->rms_eps);
+}
+
+allot_status head_init(struct head *h, const struct net *net, struct pool *pool, const float *x, int64_t n,
+                       const char *folder, struct allot_error *err)
 {
     *h = (struct head){.net = net, .pool = pool, .n = n, .block = block_rows(net)};
     size_t d = (size_t)net->n_embd;
@@ -81,9 +76,9 @@ static allot_status head_init(struct head *h, const struct net *net, struct pool
         status = spill_new(&h->tokens, (size_t)head_token_bytes(net, n), folder,
                            "the states of the output layer", err);
     if (status == ALLOT_OK)
-        status = gguf_tensor_to_f32(net->model, net->output_norm, 0, 1, h->norm_weight, NULL, err);
+        status = net_rows(net, net->output_norm, 0, 1, h->norm_weight, NULL, err);
     if (status == ALLOT_OK && biased)
-        status = gguf_tensor_to_f32(net->model, net->output_bias, 0, 1, h->bias, NULL, err);
+        status = net_rows(net, net->output_bias, 0, 1, h->bias, NULL, err);
     if (status != ALLOT_OK) {
         head_release(h);
         return status;
@@ -91,22 +86,22 @@ static allot_status head_init(struct head *h, const struct net *net, struct pool
     h->xn = h->tokens.data;
     h->dxn = h->xn + n * net->n_embd;
     h->logits = h->dxn + n * net->n_embd;
-    rms_norm_forward(pool, h->xn, h->inv_rms, x, h->norm_weight, n, net->n_embd, net->rms_eps);
+    head_norm(h, h->xn, x, n);
     return ALLOT_OK;
 }
 
-/* Rows [first, first + n_rows) of the output matrix. */
-static allot_status load_rows(struct head *h, int64_t first, int64_t n_rows, struct allot_error *err)
+allot_status head_load_rows(struct head *h, const struct net *net, int64_t first, int64_t n_rows,
+                            struct allot_error *err)
 {
-    allot_status status =
-        gguf_tensor_to_f32(h->net->model, h->net->output, first, n_rows, h->w, h->pool, err);
-    gguf_tensor_forget_rows(h->net->output, first, n_rows);
+    allot_status status = net_rows(net, net->output, first, n_rows, h->w, h->pool, err);
+    gguf_tensor_forget_rows(net->output, first, n_rows);
     return status;
 }
 
 /* What is done to the products of one token, in place. */
 struct finishing {
     const struct head *h;
+    float *logits;
     int64_t first, rows;
 };
 
@@ -115,7 +110,7 @@ static void finish_token(void *user, int64_t t, int thread)
     (void)thread;
     const struct finishing *f = user;
     const struct net *net = f->h->net;
-    float *row = f->h->logits + t * f->rows;
+    float *row = f->logits + t * f->rows;
     for (int64_t v = 0; v < f->rows && f->h->bias != NULL; v++)
         row[v] += f->h->bias[f->first + v];
     for (int64_t v = 0; v < f->rows && net->logit_scale != 1; v++)
@@ -124,11 +119,10 @@ static void finish_token(void *user, int64_t t, int thread)
         softcap_values(row, f->rows, net->final_softcap);
 }
 
-/* Logits (n, rows) of xn (n, n_embd) from the rows in h->w. */
-static void head_logits(struct head *h, const float *xn, int64_t n, int64_t first, int64_t rows)
+void head_logits(const struct head *h, float *logits, const float *xn, int64_t n, int64_t first, int64_t rows)
 {
-    struct finishing f = {h, first, rows};
-    gemm_forward(h->pool, h->logits, xn, h->w, n, rows, h->net->n_embd);
+    struct finishing f = {h, logits, first, rows};
+    gemm_forward(h->pool, logits, xn, h->w, n, rows, h->net->n_embd);
     if (h->bias != NULL || h->net->logit_scale != 1 || h->net->final_softcap > 0)
         pool_run(h->pool, n, finish_token, &f);
 }
@@ -138,9 +132,9 @@ static allot_status head_block(struct head *h, int64_t first, int64_t *n_rows, s
 {
     int64_t left = h->net->n_vocab - first;
     *n_rows = left < h->block ? left : h->block;
-    allot_status status = load_rows(h, first, *n_rows, err);
+    allot_status status = head_load_rows(h, h->net, first, *n_rows, err);
     if (status == ALLOT_OK)
-        head_logits(h, h->xn, h->n, first, *n_rows);
+        head_logits(h, h->logits, h->xn, h->n, first, *n_rows);
     return status;
 }
 
@@ -250,10 +244,10 @@ static allot_status draw_block(struct head *h, int64_t b, const int64_t *chosen,
     if (m == 0)
         return ALLOT_OK;
     int64_t rows = net->n_vocab - first < h->block ? net->n_vocab - first : h->block;
-    allot_status status = load_rows(h, first, rows, err);
+    allot_status status = head_load_rows(h, net, first, rows, err);
     if (status != ALLOT_OK)
         return status;
-    head_logits(h, h->dxn, m, first, rows);
+    head_logits(h, h->logits, h->dxn, m, first, rows);
     struct drawing d = {h, first, rows, tokens, rest, labels};
     pool_run(h->pool, m, draw_token, &d);
     return ALLOT_OK;
@@ -328,19 +322,23 @@ void net_targets_release(struct net_targets *targets)
 
 struct logit_gradient {
     float *logits; /* (n, rows) in place */
+    float *wanted; /* (teacher's n, rows): the teacher's logits */
     const struct net *net;
     const struct net_targets *targets;
     int64_t first, rows;
 };
 
-/* d log p(y) / d logits = onehot(y) - p; then by what the logits are of the products. */
+/* d/d logits of log p(y) is onehot(y) - p, of the teacher's mean of it q - p; then by what the logits are of
+ * the products. */
 static void logit_gradient_token(void *user, int64_t t, int thread)
 {
     (void)thread;
     const struct logit_gradient *g = user;
+    const struct net_teacher *teacher = g->targets->teacher;
     float *row = g->logits + t * g->rows, capped[HEAD_BLOCK], cap = g->net->final_softcap;
-    int32_t label = g->targets->labels[t];
-    if (label < 0) {
+    const bool taught = teacher != NULL && t < teacher->n;
+    int32_t label = taught ? -1 : g->targets->labels[t];
+    if (label < 0 && !taught) {
         memset(row, 0, sizeof(float) * (size_t)g->rows);
         return;
     }
@@ -349,8 +347,14 @@ static void logit_gradient_token(void *user, int64_t t, int thread)
     exp_shifted(row, g->rows, g->targets->lse[t]);
     for (int64_t v = 0; v < g->rows; v++)
         row[v] = -row[v];
-    if (label >= g->first && label < g->first + g->rows)
+    if (taught) {
+        const float *q = g->wanted + t * g->rows;
+        exp_shifted(g->wanted + t * g->rows, g->rows, teacher->lse[t]);
+        for (int64_t v = 0; v < g->rows; v++)
+            row[v] += q[v];
+    } else if (label >= g->first && label < g->first + g->rows) {
         row[label - g->first] += 1.0f;
+    }
     for (int64_t v = 0; v < g->rows && cap > 0; v++)
         row[v] *= 1.0f - capped[v] * capped[v] / (cap * cap);
     for (int64_t v = 0; v < g->rows && g->net->logit_scale != 1; v++)
@@ -377,19 +381,26 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
                            const struct net_targets *targets, const struct net_observer *observer,
                            const char *folder, struct allot_error *err)
 {
-    struct head h;
+    const struct net_teacher *teacher = targets->teacher;
+    struct head h, taught = {0};
     allot_status status = head_init(&h, net, pool, x, n, folder, err);
-    if (status != ALLOT_OK)
+    if (status == ALLOT_OK && teacher != NULL)
+        status = head_init(&taught, teacher->net, pool, teacher->x, teacher->n, folder, err);
+    if (status != ALLOT_OK) {
+        head_release(&h);
         return status;
+    }
     bool vectors = observer != NULL && observer->vector != NULL && net->output_bias != NULL;
     double *dbias = vectors ? calloc((size_t)net->n_vocab, sizeof *dbias) : NULL;
     if (vectors && dbias == NULL)
         status = allot_fail_memory(err, (size_t)net->n_vocab * sizeof *dbias, net->output_bias->name);
     for (int64_t first = 0, rows; first < net->n_vocab && status == ALLOT_OK; first += rows) {
         status = head_block(&h, first, &rows, err);
+        if (status == ALLOT_OK && teacher != NULL)
+            status = head_block(&taught, first, &rows, err);
         if (status != ALLOT_OK)
             break;
-        struct logit_gradient g = {h.logits, net, targets, first, rows};
+        struct logit_gradient g = {h.logits, taught.logits, net, targets, first, rows};
         pool_run(pool, n, logit_gradient_token, &g);
         if (vectors)
             bias_backward(dbias + first, h.logits, n, rows);
@@ -411,6 +422,7 @@ allot_status head_backward(const struct net *net, struct pool *pool, float *dx, 
     if (status == ALLOT_OK)
         status = norm_gradient(&h, dx, x, observer, err);
     free(dbias);
+    head_release(&taught);
     head_release(&h);
     return status;
 }

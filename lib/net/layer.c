@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/num.h"
-#include "gguf/convert.h"
 #include "net/arch.h"
 #include "net/linear.h"
+#include "net/source.h"
 
 enum { LINE = 16 }; /* floats of a cache line, on which every buffer starts */
 
@@ -41,6 +41,15 @@ void layer_weights_release(struct layer_weights *weights)
     *weights = (struct layer_weights){0};
 }
 
+allot_status layer_weights_load_slot(struct layer_weights *weights, const struct net *net, int64_t il,
+                                     enum net_slot slot, struct pool *pool, struct allot_error *err)
+{
+    const struct gguf_tensor *t = net->layers[il].tensors[slot];
+    allot_status status = net_rows(net, t, 0, t->n_rows, weights->w[slot], pool, err);
+    gguf_tensor_forget(t);
+    return status;
+}
+
 allot_status layer_weights_load(struct layer_weights *weights, const struct net *net, int64_t il,
                                 struct pool *pool, struct allot_error *err)
 {
@@ -50,11 +59,10 @@ allot_status layer_weights_load(struct layer_weights *weights, const struct net 
         weights->w[slot] = NULL;
         if (t == NULL || net_slot_is_stack((enum net_slot)slot))
             continue;
-        allot_status status = gguf_tensor_to_f32(net->model, t, 0, t->n_rows, next, pool, err);
+        weights->w[slot] = next;
+        allot_status status = layer_weights_load_slot(weights, net, il, (enum net_slot)slot, pool, err);
         if (status != ALLOT_OK)
             return status;
-        gguf_tensor_forget(t);
-        weights->w[slot] = next;
         next += rounded_up(t->n_elements, LINE);
     }
     return ALLOT_OK;

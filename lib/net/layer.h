@@ -42,6 +42,9 @@ allot_status layer_weights_init(struct layer_weights *weights, const struct net 
 void layer_weights_release(struct layer_weights *weights);
 allot_status layer_weights_load(struct layer_weights *weights, const struct net *net, int64_t il,
                                 struct pool *pool, struct allot_error *err);
+/* The tensor of one slot of that layer anew, from a net whose source may differ; not one of a stack. */
+allot_status layer_weights_load_slot(struct layer_weights *weights, const struct net *net, int64_t il,
+                                     enum net_slot slot, struct pool *pool, struct allot_error *err);
 /* Bytes that layer_weights_init allocates. */
 int64_t layer_weights_bytes(const struct net *net);
 

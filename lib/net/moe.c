@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "gguf/convert.h"
 #include "net/arch.h"
 #include "net/gemm.h"
 #include "net/linear.h"
+#include "net/source.h"
 #include "net/vector.h"
 
 static const float smallest_sum =
@@ -118,8 +118,7 @@ static struct expert expert_of(const struct layer_call *c, int64_t e)
 static allot_status load_expert(const struct expert *x, int which, struct allot_error *err)
 {
     const struct gguf_tensor *t = slot_tensor(x->c, expert_slots[which]);
-    return gguf_tensor_to_f32(x->c->net->model, t, x->e * t->ne[1], t->ne[1], x->c->weights->expert[which],
-                              x->c->pool, err);
+    return net_rows(x->c->net, t, x->e * t->ne[1], t->ne[1], x->c->weights->expert[which], x->c->pool, err);
 }
 
 /* What the loops over rows of n_embd need. */

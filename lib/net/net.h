@@ -73,8 +73,23 @@ enum rope_scaling { ROPE_SCALING_LINEAR, ROPE_SCALING_NONE, ROPE_SCALING_YARN, R
 
 struct net_arch; /* arch.h */
 
+/* Weights of the caller's own, in place of the model's. */
+struct net_source {
+    void *user;
+    bool (*replaces)(void *user, const struct gguf_tensor *tensor); /* has it rows of this tensor? */
+    /* Those rows, [first, first + n_rows) of all matrices of a stack as one list, to dst (n_rows, ne[0]):
+     * finite float32, the same in every call. pool: to share out the work over; NULL: on this thread alone,
+     * and perhaps on others at the same time. */
+    allot_status (*rows)(void *user, const struct gguf_tensor *tensor, int64_t first, int64_t n_rows,
+                         float *dst, struct pool *pool, struct allot_error *err);
+};
+
+/* A copy of an opened net with another source is a net too: it may be given wherever a net is wanted, shares
+ * all it has with the first, goes with it, and is not released. What net_open reads itself, the factors of
+ * the rotary embedding, stays the model's. */
 struct net {
     const struct gguf_model *model;
+    const struct net_source *source; /* NULL, as net_open sets it: the model's weights */
     const struct net_arch *arch;
     int64_t n_layers, n_embd, n_vocab, n_heads, n_kv_heads, head_dim;
     int64_t n_ff;                      /* width of the dense feed-forward part, or of one expert */
@@ -166,11 +181,38 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
 allot_status net_log_probs(const struct net *net, struct pool *pool, const float *x, int64_t n,
                            float *log_probs, struct allot_error *err);
 
-/* The labels whose log-probability is differentiated. */
+/* The final states of the same tokens in another network. */
+struct net_other {
+    const struct net *net; /* a copy with another source, which leaves the output's norm and bias alone */
+    const float *x;        /* (n, n_embd) */
+};
+
+/* kl (n_others, n) receives KL(p || p'), nats, of n tokens: p the net's distribution at its final states x
+ * (n, n_embd), p' that of each other. The output matrix is read once for all that have the net's own. Good to
+ * 1e-6 of the value, down to the rounding of the logits (some 1e-13 nats); not finite where a state is not.
+ */
+allot_status net_divergence(double *kl, const struct net *net, struct pool *pool, const float *x, int64_t n,
+                            const struct net_other *others, int64_t n_others, struct allot_error *err);
+
+/* Final states of another network with the same vocabulary, for the first n tokens of a batch: its
+ * distribution q stands there in place of labels, and what is differentiated is sum_y q(y) log p(y). The
+ * gradient of KL(q || p) is the negative of that. */
+struct net_teacher {
+    const struct net *net;
+    int64_t n;
+    const float *x;   /* (n, n_embd) */
+    const float *lse; /* [n] of its logits */
+};
+
+/* Bytes that a teacher of n tokens takes in net_backward, beside x and lse. */
+int64_t net_teacher_bytes(const struct net *net, int64_t n);
+
+/* What is differentiated: the log-probability of labels, or of a teacher's distribution. */
 struct net_targets {
     int64_t n;
-    int32_t *labels; /* [n]; negative: this position has none */
-    float *lse;      /* [n] logarithm of the sum of the exponentials of the logits */
+    int32_t *labels;                   /* [n]; negative: this position has none */
+    float *lse;                        /* [n] logarithm of the sum of the exponentials of the logits */
+    const struct net_teacher *teacher; /* or NULL; the caller's */
 };
 /* Draws a label from the model's own distribution at every position, from the random number
  * (seed, position in the batch). The caller may then overwrite labels. */

@@ -3,12 +3,12 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "gguf/convert.h"
 #include "net/head.h"
 #include "net/linear.h"
-#include "net/net.h"
+#include "net/pass.h"
+#include "net/source.h"
 
-static allot_status check_batch(const struct net *net, const struct net_batch *batch, struct allot_error *err)
+allot_status pass_check(const struct net *net, const struct net_batch *batch, struct allot_error *err)
 {
     for (int64_t i = 0; i < batch->n_seqs * batch->n_ctx; i++)
         if (batch->ids[i] < 0 || batch->ids[i] >= net->n_vocab)
@@ -18,28 +18,26 @@ static allot_status check_batch(const struct net *net, const struct net_batch *b
     return ALLOT_OK;
 }
 
-static allot_status embed(const struct net *net, struct pool *pool, const struct net_batch *batch, float *x,
-                          struct allot_error *err)
+allot_status pass_embed(const struct net *net, struct pool *pool, const struct net_batch *batch, float *x,
+                        struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
     for (int64_t t = 0; t < batch->n_seqs * batch->n_ctx && status == ALLOT_OK; t++)
-        status =
-            gguf_tensor_to_f32(net->model, net->token_embd, batch->ids[t], 1, x + t * net->n_embd, NULL, err);
+        status = net_rows(net, net->token_embd, batch->ids[t], 1, x + t * net->n_embd, NULL, err);
     gguf_tensor_forget(net->token_embd);
     scale_values(pool, x, net->embd_scale, batch->n_seqs * batch->n_ctx * net->n_embd);
     return status;
 }
 
-/* Runs the sequences through one layer in place, a group at a time. */
-static allot_status forward_layer(struct layer_call *c, const struct net_batch *batch, float *x,
-                                  struct allot_error *err)
+allot_status pass_layer(struct layer_call *c, const struct net_batch *batch, float *y, const float *x,
+                        struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
     for (int64_t s = 0; s < batch->n_seqs && status == ALLOT_OK; s += c->work->n_seqs) {
-        float *group = x + s * batch->n_ctx * c->net->n_embd;
+        int64_t first = s * batch->n_ctx * c->net->n_embd;
         c->n_seqs = batch->n_seqs - s < c->work->n_seqs ? batch->n_seqs - s : c->work->n_seqs;
         c->n = c->n_seqs * batch->n_ctx;
-        status = layer_forward(c, group, group, err);
+        status = layer_forward(c, y + first, x + first, err);
     }
     return status;
 }
@@ -76,7 +74,7 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
     int64_t n = batch->n_seqs * batch->n_ctx,
             n_group = taped ? batch->n_seqs : net_group_seqs(batch->n_seqs, batch->n_ctx, group_tokens);
     size_t state_bytes = sizeof(float) * (size_t)(n * net->n_embd);
-    allot_status status = check_batch(net, batch, err);
+    allot_status status = pass_check(net, batch, err);
     if (status == ALLOT_OK)
         status = layer_weights_init(&weights, net, err);
     if (status == ALLOT_OK)
@@ -84,7 +82,7 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
     if (status == ALLOT_OK && (!taped || tape->n_kept < net->n_layers))
         status = layer_acts_init(&acts, net, n_group * batch->n_ctx, folder, err);
     if (status == ALLOT_OK)
-        status = embed(net, pool, batch, x, err);
+        status = pass_embed(net, pool, batch, x, err);
     for (int64_t il = 0; il < net->n_layers && status == ALLOT_OK; il++) {
         status = allot_report(progress, err, "forward", il, net->n_layers);
         if (status == ALLOT_OK)
@@ -105,7 +103,7 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
                                .acts = kept != NULL ? kept : &acts,
                                .work = &work,
                                .observer = observer};
-        status = forward_layer(&c, batch, x, err);
+        status = pass_layer(&c, batch, x, x, err);
     }
     if (status == ALLOT_OK)
         status = allot_report(progress, err, "forward", net->n_layers, net->n_layers);

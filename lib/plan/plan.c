@@ -29,8 +29,8 @@ double plan_rounding(size_t n)
     return 4.0 * ((double)n + 8.0) * DBL_EPSILON;
 }
 
-static allot_status check_items(const struct plan_item *items, size_t n_items, int64_t fixed_bytes,
-                                struct allot_error *err)
+allot_status plan_check_items(const struct plan_item *items, size_t n_items, int64_t fixed_bytes,
+                              struct allot_error *err)
 {
     int64_t total = fixed_bytes;
 
@@ -86,12 +86,13 @@ static void fill_class(struct plan_class *class, const struct plan_item *item)
     class->n = n;
 }
 
-static allot_status build_problem(struct plan_problem *problem, const struct plan_item *items, size_t n_items,
-                                  struct allot_error *err)
+allot_status plan_problem_init(struct plan_problem *problem, const struct plan_item *items, size_t n_items,
+                               struct allot_error *err)
 {
     struct plan_option *next;
     size_t n_options = 0;
 
+    *problem = (struct plan_problem){0};
     for (size_t i = 0; i < n_items; i++)
         n_options += items[i].n_choices;
     problem->n = n_items;
@@ -106,6 +107,13 @@ static allot_status build_problem(struct plan_problem *problem, const struct pla
         next += items[i].n_choices;
     }
     return ALLOT_OK;
+}
+
+void plan_problem_release(struct plan_problem *problem)
+{
+    free(problem->storage);
+    free(problem->classes);
+    *problem = (struct plan_problem){0};
 }
 
 static double slope_between(const struct plan_option *small, const struct plan_option *large)
@@ -228,10 +236,13 @@ static void improve_singly(const struct plan_problem *problem, struct plan_incum
     }
 }
 
-static allot_status infeasible(int64_t smallest, int64_t budget, struct allot_error *err)
+allot_status plan_infeasible(const char *limit, int64_t smallest, int64_t budget, struct allot_error *err)
 {
     char want[32], have[32];
 
+    if (limit)
+        return allot_fail(err, ALLOT_ERR_INFEASIBLE, "%s: the least possible is %s (%" PRId64 " bytes)",
+                          limit, str_size(want, smallest), smallest);
     return allot_fail(err, ALLOT_ERR_INFEASIBLE,
                       "no plan fits %s (%" PRId64 " bytes): the smallest possible file is %s (%" PRId64
                       " bytes)",
@@ -260,7 +271,7 @@ static void fill_result(const struct plan_problem *problem, const struct plan_in
                         const struct plan_proof *proof, int64_t fixed_bytes, size_t *chosen,
                         struct plan_result *result)
 {
-    struct plan_result r = {.bytes = fixed_bytes, .exact = proof->exact};
+    struct plan_result r = {.bytes = fixed_bytes, .exact = proof->exact, .lambda = problem->lambda};
 
     for (size_t i = 0; i < problem->n; i++) {
         const struct plan_option *option = &problem->classes[i].options[incumbent->picked[i]];
@@ -281,17 +292,17 @@ allot_status plan_solve(const struct plan_item *items, size_t n_items, int64_t f
     struct plan_proof proof = {0};
     struct steps steps = {0};
     int64_t smallest = fixed_bytes;
-    allot_status status = check_items(items, n_items, fixed_bytes, err);
+    allot_status status = plan_check_items(items, n_items, fixed_bytes, err);
 
     if (status)
         return status;
-    status = build_problem(&problem, items, n_items, err);
+    status = plan_problem_init(&problem, items, n_items, err);
     if (status)
         goto cleanup;
     for (size_t i = 0; i < n_items; i++)
         smallest += problem.classes[i].options[0].bytes;
     if (smallest > budget) {
-        status = infeasible(smallest, budget, err);
+        status = plan_infeasible(NULL, smallest, budget, err);
         goto cleanup;
     }
     problem.capacity = budget - fixed_bytes;
@@ -301,7 +312,6 @@ allot_status plan_solve(const struct plan_item *items, size_t n_items, int64_t f
 cleanup:
     free(incumbent.picked);
     free(steps.list);
-    free(problem.storage);
-    free(problem.classes);
+    plan_problem_release(&problem);
     return status;
 }

@@ -1,23 +1,19 @@
 /* recipe.c - llama-quantize's --tensor-type-file.  SPDX-License-Identifier: MIT */
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "plan/recipe.h"
 
-#include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "plan/pattern.h"
 
-/* A recipe for the largest models has some thousand rules; these stop hostile files. */
+/* A recipe for the largest models has some thousand rules; this stops hostile files. */
 #define MAX_RULES 100000
-#define MAX_PATTERN 65536
-/* Steps one match may take: ordinary patterns need dozens, nested repetitions would take for ever. */
-#define MATCH_LIMIT 100000
 
 struct rule {
-    char *pattern; /* as given, lowercased */
-    pcre2_code *code;
+    char *text; /* of the pattern, lowercased */
+    struct pattern *pattern;
     int type;
     bool used, hard;
 };
@@ -25,9 +21,6 @@ struct rule {
 struct recipe {
     struct rule *rules;
     size_t n, capacity;
-    pcre2_compile_context *compile;
-    pcre2_match_context *match;
-    pcre2_match_data *data;
 };
 
 /* The C locale's, whatever the program's is. */
@@ -41,76 +34,17 @@ static bool is_upper(char c)
     return c >= 'A' && c <= 'Z';
 }
 
-static bool is_alpha(char c)
-{
-    return (c >= 'a' && c <= 'z') || is_upper(c);
-}
-
-/* What ECMAScript does not have and PCRE2 would understand otherwise; NULL if there is none. */
-static const char *foreign_syntax(const char *pattern)
-{
-    bool in_class = false;
-
-    for (const char *p = pattern; *p; p++) {
-        if (*p == '\\') {
-            if (*++p == '\0')
-                return NULL; /* PCRE2 reports it */
-        } else if (in_class) {
-            in_class = *p != ']';
-        } else if (*p == '[') {
-            in_class = true;
-        } else if (p[0] == '(' && p[1] == '*') {
-            return "nothing to repeat";
-        } else if (p[0] == '(' && p[1] == '?' && p[2] != ':' && p[2] != '=' && p[2] != '!') {
-            return "only (?:...), (?=...) and (?!...) are known to ECMAScript";
-        }
-    }
-    return NULL;
-}
-
-/* Copies the pattern with the escapes that only PCRE2 gives a meaning (\h, \z, \k...) reduced to their
- * letter. */
-static void translate(struct strbuf *out, const char *pattern)
-{
-    for (const char *p = pattern; *p; p++) {
-        if (*p == '\\' && p[1]) {
-            if (!is_alpha(p[1]) || strchr("bBcdDfnrsStuvwWx", p[1]))
-                strbuf_add(out, p, 1);
-            p++;
-        }
-        strbuf_add(out, p, 1);
-    }
-}
-
-static allot_status compile_rule(struct recipe *recipe, struct rule *rule, const char *path,
+static allot_status compile_rule(const struct recipe *recipe, struct rule *rule, const char *path,
                                  struct allot_error *err)
 {
-    const uint32_t options = PCRE2_ALT_BSUX | PCRE2_MATCH_UNSET_BACKREF | PCRE2_ALLOW_EMPTY_CLASS |
-                             PCRE2_DOLLAR_ENDONLY | PCRE2_NEVER_UTF | PCRE2_NEVER_UCP;
-    const char *foreign = foreign_syntax(rule->pattern);
-    struct strbuf translated = {0};
-    PCRE2_UCHAR reason[256] = "";
-    PCRE2_SIZE offset;
-    int code;
-    allot_status status = ALLOT_OK;
+    struct strbuf what = {0};
+    allot_status status;
 
-    if (foreign)
-        return allot_fail(err, ALLOT_ERR_FORMAT, "recipe %s: rule %zu (%.200s) is no regular expression: %s",
-                          path, recipe->n + 1, rule->pattern, foreign);
-    translate(&translated, rule->pattern);
-    status = strbuf_check(&translated, err);
-    if (status)
-        goto cleanup;
-    rule->code =
-        pcre2_compile((PCRE2_SPTR)translated.data, translated.len, options, &code, &offset, recipe->compile);
-    if (!rule->code) {
-        pcre2_get_error_message(code, reason, sizeof reason);
-        status =
-            allot_fail(err, ALLOT_ERR_FORMAT, "recipe %s: rule %zu (%.200s) is no regular expression: %s",
-                       path, recipe->n + 1, rule->pattern, (const char *)reason);
-    }
-cleanup:
-    strbuf_release(&translated);
+    strbuf_addf(&what, "recipe %s: rule %zu (%.200s)", path, recipe->n + 1, rule->text);
+    status = strbuf_check(&what, err);
+    if (status == ALLOT_OK)
+        status = pattern_new(&rule->pattern, rule->text, what.data, err);
+    strbuf_release(&what);
     return status;
 }
 
@@ -152,13 +86,13 @@ static allot_status add_rule(struct recipe *recipe, const char *word, size_t n, 
                           shown, word);
     if (number > MAX_RULES)
         return allot_fail(err, ALLOT_ERR_FORMAT, "recipe %s: more than %d rules", path, MAX_RULES);
-    rule.pattern = strndup(word, (size_t)(equals - word));
+    rule.text = strndup(word, (size_t)(equals - word));
     type_name = strndup(equals + 1, n - (size_t)(equals + 1 - word));
-    if (!rule.pattern || !type_name) {
+    if (!rule.text || !type_name) {
         status = allot_fail_memory(err, n, "a recipe");
         goto cleanup;
     }
-    for (char *p = rule.pattern; *p; p++)
+    for (char *p = rule.text; *p; p++)
         *p = is_upper(*p) ? (char)(*p - 'A' + 'a') : *p;
     rule.type = type_by_name(type_name);
     if (rule.type < 0) {
@@ -175,28 +109,9 @@ static allot_status add_rule(struct recipe *recipe, const char *word, size_t n, 
     }
 cleanup:
     free(type_name);
-    free(rule.pattern);
-    pcre2_code_free(rule.code);
+    free(rule.text);
+    pattern_free(rule.pattern);
     return status;
-}
-
-static allot_status new_recipe(struct recipe **out, struct allot_error *err)
-{
-    struct recipe *recipe = calloc(1, sizeof *recipe);
-
-    if (!recipe)
-        return allot_fail_memory(err, sizeof *recipe, "a recipe");
-    recipe->compile = pcre2_compile_context_create(NULL);
-    recipe->match = pcre2_match_context_create(NULL);
-    recipe->data = pcre2_match_data_create(1, NULL);
-    if (!recipe->compile || !recipe->match || !recipe->data) {
-        recipe_free(recipe);
-        return allot_fail_memory(err, sizeof *recipe, "a recipe");
-    }
-    pcre2_set_max_pattern_length(recipe->compile, MAX_PATTERN);
-    pcre2_set_match_limit(recipe->match, MATCH_LIMIT);
-    *out = recipe;
-    return ALLOT_OK;
 }
 
 allot_status recipe_parse(struct recipe **out, const char *path, int (*type_by_name)(const char *name),
@@ -209,7 +124,9 @@ allot_status recipe_parse(struct recipe **out, const char *path, int (*type_by_n
 
     if (status)
         return status;
-    status = new_recipe(&recipe, err);
+    recipe = calloc(1, sizeof *recipe);
+    if (!recipe)
+        status = allot_fail_memory(err, sizeof *recipe, "a recipe");
     if (status == ALLOT_OK && map.size > 0 && memchr(map.data, 0, map.size))
         status = allot_fail(err, ALLOT_ERR_FORMAT, "recipe %s: it holds a NUL byte; a recipe is text", path);
     p = (const char *)map.data;
@@ -240,30 +157,24 @@ void recipe_free(struct recipe *recipe)
     if (!recipe)
         return;
     for (size_t i = 0; i < recipe->n; i++) {
-        free(recipe->rules[i].pattern);
-        pcre2_code_free(recipe->rules[i].code);
+        free(recipe->rules[i].text);
+        pattern_free(recipe->rules[i].pattern);
     }
     free(recipe->rules);
-    pcre2_compile_context_free(recipe->compile);
-    pcre2_match_context_free(recipe->match);
-    pcre2_match_data_free(recipe->data);
     free(recipe);
 }
 
 int recipe_type(const struct recipe *recipe, const char *tensor_name)
 {
-    size_t n = strlen(tensor_name);
-
     for (size_t i = 0; i < recipe->n; i++) {
         struct rule *rule = &recipe->rules[i];
-        int rc = pcre2_match(rule->code, (PCRE2_SPTR)tensor_name, n, 0, 0, recipe->data, recipe->match);
+        enum pattern_verdict verdict = pattern_match(rule->pattern, tensor_name);
 
-        if (rc >= 0) {
+        if (verdict == PATTERN_MATCHES) {
             rule->used = true;
             return rule->type;
         }
-        if (rc != PCRE2_ERROR_NOMATCH)
-            rule->hard = true;
+        rule->hard |= verdict == PATTERN_TOO_HARD;
     }
     return -1;
 }
@@ -272,7 +183,7 @@ const char *recipe_hard_rule(const struct recipe *recipe)
 {
     for (size_t i = 0; i < recipe->n; i++)
         if (recipe->rules[i].hard)
-            return recipe->rules[i].pattern;
+            return recipe->rules[i].text;
     return NULL;
 }
 
@@ -280,7 +191,7 @@ const char *recipe_unused_rule(const struct recipe *recipe, size_t index)
 {
     for (size_t i = 0; i < recipe->n; i++)
         if (!recipe->rules[i].used && index-- == 0)
-            return recipe->rules[i].pattern;
+            return recipe->rules[i].text;
     return NULL;
 }
 

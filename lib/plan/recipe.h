@@ -5,10 +5,7 @@
  * escaped rule per quantizable tensor, one per line; characters a rule cannot carry (upper case, '=',
  * white space) become \xHH, which std::regex reads as the character itself, so that names stay apart.
  *
- * PCRE2 stands in for ECMAScript expressions, as bytes: \xHH, \uHHHH, [] and [^], unset back references
- * and escaped letters without a meaning are read as ECMAScript does; what it lacks (look-behind, inline
- * flags, verbs, recursion, atomic groups) is refused. Left as they are: PCRE2's possessive a++, which
- * libstdc++ reads as (a+)+, and a literal brace, which libstdc++ refuses. */
+ * Expressions are those of pattern.h. */
 #ifndef ALLOT_PLAN_RECIPE_H
 #define ALLOT_PLAN_RECIPE_H
 

@@ -110,18 +110,20 @@ static void test_size(void **state)
         assert_string_equal(str_size(buf, rows[r].bytes), rows[r].text);
 }
 
-static void test_time(void **state)
+static void test_duration(void **state)
 {
     static const struct {
         double seconds;
         const char *text;
-    } rows[] = {{0, "0 seconds"},     {89.4, "89 seconds"}, {90, "2 minutes"},      {3000, "50 minutes"},
-                {5399, "90 minutes"}, {5400, "1.5 hours"},  {360000, "100.0 hours"}};
+    } rows[] = {
+        {0.2, "about 0 seconds"},   {89, "about 89 seconds"},  {91, "about 2 minutes"},
+        {5399, "about 90 minutes"}, {5400, "about 1.5 hours"}, {360000, "about 100.0 hours"},
+    };
     char buf[32];
 
     (void)state;
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
-        assert_string_equal(str_time(buf, rows[r].seconds), rows[r].text);
+        assert_string_equal(str_duration(buf, rows[r].seconds), rows[r].text);
 }
 
 static void test_ends_with(void **state)
@@ -177,7 +179,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse_size), cmocka_unit_test(test_size),
-        cmocka_unit_test(test_time),       cmocka_unit_test(test_ends_with),
+        cmocka_unit_test(test_duration),   cmocka_unit_test(test_ends_with),
         cmocka_unit_test(test_strbuf),     cmocka_unit_test(test_strbuf_failure),
     };
 

@@ -32,6 +32,8 @@ struct bench {
     float *x;
     struct net_tape tape;
     struct net_targets targets;
+    const float *taught; /* (n_taught, n_vocab): log-probabilities of the teacher of the first tokens */
+    int64_t n_taught;
     double **gradients;           /* [n_tensors] */
     struct net_observer observer; /* of the passes that give gradients */
     double move;                  /* nats, summed over all positions, that a central difference goes */
@@ -173,7 +175,9 @@ static inline double likelihood(struct bench *b)
 {
     float *p = log_probs(b);
     double sum = 0;
-    for (int64_t t = 0; t < b->n; t++)
+    for (int64_t i = 0; i < b->n_taught * b->net.n_vocab; i++)
+        sum += exp(b->taught[i]) * p[i];
+    for (int64_t t = b->n_taught; t < b->n; t++)
         if (b->targets.labels[t] >= 0)
             sum += p[t * b->net.n_vocab + b->targets.labels[t]];
     free(p);

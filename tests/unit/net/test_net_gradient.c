@@ -38,6 +38,38 @@ static void test_gradients(void **state)
     }
 }
 
+/* The first sequence has a teacher: the same network after other tokens. */
+static void test_teacher(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b, TEST_DATA_DIR "/tiny-llama-bf16.gguf", 2, N_CTX);
+    struct net_targets drawn;
+    struct net_teacher teacher = {.net = &b.net, .n = N_CTX};
+    float *x = malloc(sizeof *x * (size_t)(N_CTX * b.net.n_embd)),
+          *p = malloc(sizeof *p * (size_t)(N_CTX * b.net.n_vocab));
+    struct net_batch other = {b.ids + N_CTX, 1, N_CTX};
+    check(net_forward(&b.net, b.pool, &other, x, NULL, N_CTX, NULL, NULL, &err));
+    check(net_log_probs(&b.net, b.pool, x, N_CTX, p, &err));
+    check(net_targets_draw(&drawn, &b.net, b.pool, x, N_CTX, 1, &err));
+    teacher.x = x;
+    teacher.lse = drawn.lse;
+    draw(&b, 3);
+    b.targets.teacher = &teacher;
+    b.taught = p;
+    b.n_taught = N_CTX;
+    backward(&b);
+    for (int64_t i = 0; i < b.model->n_tensors; i++)
+        if (b.model->tensors[i].layer < 1 || b.model->tensors[i].layer == 5)
+            check_tensor(&b, i);
+    print_message("with a teacher: %d tensors, largest relative difference %.2g\n", b.n_checked, b.worst);
+    assert_true(b.n_checked >= 12 && b.n_without == 0 && b.n_wrong == 0);
+    net_targets_release(&drawn);
+    free(x);
+    free(p);
+    bench_close(&b);
+}
+
 /* ---- KL of small random changes over its Fisher estimate ------------------------------------------ */
 
 static double mean_kl(const float *p, const float *q, int64_t n, int64_t n_vocab)
@@ -146,6 +178,7 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients), cmocka_unit_test(test_second_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients), cmocka_unit_test(test_teacher),
+                                       cmocka_unit_test(test_second_order)};
     return cmocka_run_group_tests(tests, make_folder, tear_down);
 }

@@ -180,7 +180,8 @@ struct large {
     int64_t weights;
 };
 
-static void fill_large(struct large *p, size_t n, uint64_t key)
+/* Costs as models have them, or such that know nothing of bytes. */
+static void fill_large(struct large *p, size_t n, bool random, uint64_t key)
 {
     *p = (struct large){calloc(n, sizeof *p->items), calloc(n * N_TYPES, sizeof *p->choices), n, 0};
     assert_true(p->items && p->choices);
@@ -191,8 +192,11 @@ static void fill_large(struct large *p, size_t n, uint64_t key)
         for (size_t j = 0; j < N_TYPES; j++) {
             double bpw = block_bytes[j] / 32.0, noise = exp(0.2 * rng_normal(key + 2, i * N_TYPES + j));
 
-            p->choices[i * N_TYPES + j] = (struct plan_choice){
-                (int)j, (blocks * block_bytes[j] + 31) / 32 * 32, 1e-7 * scale * exp2(-2 * bpw) * noise};
+            double cost =
+                random ? rng_uniform(key + 3, i * N_TYPES + j) : 1e-7 * scale * exp2(-2 * bpw) * noise;
+
+            p->choices[i * N_TYPES + j] =
+                (struct plan_choice){(int)j, (blocks * block_bytes[j] + 31) / 32 * 32, cost};
         }
         p->items[i] = (struct plan_item){"t", &p->choices[i * N_TYPES], N_TYPES};
         p->weights += blocks * 256;
@@ -241,13 +245,36 @@ static void test_large(void **state)
     static const size_t sizes[] = {1, 7, 43, 211, 1000};
 
     (void)state;
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    for (size_t s = 0; s < 2 * (sizeof sizes / sizeof sizes[0]); s++) {
         struct large p;
 
-        fill_large(&p, sizes[s], seed + s);
+        fill_large(&p, sizes[s / 2], s % 2 == 1, seed + s);
         check_ladder(&p, 1e-4);
         release_large(&p);
     }
+}
+
+/* Budgets a few blocks apart, where what fits changes from one to the next. */
+static void test_monotone(void **state)
+{
+    size_t chosen[40];
+    double previous = INFINITY;
+    struct large p;
+
+    (void)state;
+    fill_large(&p, 40, false, seed);
+    for (int64_t k = 0; k < 2000; k++) {
+        int64_t budget = p.weights * 3 / 8 + k * 997;
+        struct plan_result result;
+        struct allot_error err;
+
+        assert_int_equal(plan_solve(p.items, p.n, 0, budget, chosen, &result, &err), ALLOT_OK);
+        assert_true(result.exact && result.lambda > 0);
+        if (result.cost > previous * (1 + 1e-14))
+            fail_msg("%lld bytes more cost more (%.17g > %.17g)", (long long)k * 997, result.cost, previous);
+        previous = result.cost;
+    }
+    release_large(&p);
 }
 
 /* All exchange rates alike and sizes without a common divisor: bounds cannot prune, so the limits must act,
@@ -359,9 +386,8 @@ static void test_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_brute_force),  cmocka_unit_test(test_large),
-        cmocka_unit_test(test_state_limits), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_brute_force),  cmocka_unit_test(test_large),    cmocka_unit_test(test_monotone),
+        cmocka_unit_test(test_state_limits), cmocka_unit_test(test_refusals), cmocka_unit_test(test_nothing),
     };
     const char *given = getenv("ALLOT_TEST_SEED");
 

@@ -1,0 +1,38 @@
+/* refine.h - plans improved around themselves (--refine).  SPDX-License-Identifier: MIT
+ *
+ * A plan by costs takes errors of tensors as independent of each other and small. Each round asks instead
+ * what every change costs from where the plan stands (cost/relinearize.h), all errors of the plan in place,
+ * and solves the same knapsack for these costs. The plan with the least KL on sequences that neither costs
+ * nor rounds have seen is kept; that may be the first. */
+#ifndef ALLOT_CLI_REFINE_H
+#define ALLOT_CLI_REFINE_H
+
+#include "calibration.h"
+#include "type_plan.h"
+
+enum { MAX_ROUNDS = 32 };
+
+struct refine_round {
+    int64_t n_changed;         /* tensors whose type differs from the round's before */
+    double kl, std_err;        /* on the held-out sequences, nats per token */
+    double gain, gain_std_err; /* KL of the first plan minus this one's, paired by sequence */
+};
+
+struct refinement {
+    struct refine_round rounds[MAX_ROUNDS + 1]; /* the first is the plan by costs */
+    size_t n, best;
+    int64_t n_held_out; /* sequences */
+};
+
+/* Improves a solved plan in place; args, rung and keys are those it was solved with. c is open and read. The
+ * knapsack's costs are as they were when it returns. */
+allot_status refine_plan(struct refinement *out, struct type_plan *plan, struct knapsack *knapsack,
+                         struct calibration *c, const struct calibrated_arguments *args,
+                         const struct rung *rung, const struct provenance *keys,
+                         const struct imatrix *imatrix, int64_t n_rounds,
+                         const struct allot_progress *progress, struct allot_error *err);
+
+void refinement_print(const struct refinement *refinement);
+json_t *refinement_json(const struct refinement *refinement);
+
+#endif
