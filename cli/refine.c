@@ -18,7 +18,7 @@ enum {
 };
 
 /* Bold to careful. */
-static const double dampings[DAMPINGS] = {1, 4, 16};
+static const double dampings[DAMPINGS] = {1, 2, 4};
 
 struct refine {
     struct knapsack *knapsack;
