@@ -13,14 +13,9 @@
 #include "base/file.h"
 #include "cost/collect.h"
 #include "cost/version.h"
+#include "own_text.h"
 #include "quant/quant.h"
-
-/* Kinds of blobs: an imatrix by its hash; the hash of the imatrix of given windows; the path of a user's
- * imatrix by its hash, in the bytes that the system has for it. */
-static const char *const IMATRIX_KIND = "imatrix", *const IMATRIX_OF_KIND = "imatrix-of-windows",
-                         *const IMATRIX_PATH_KIND = "imatrix-path";
-
-enum { IMATRIX_CONTEXT = 512 };
+#include "seen_text.h"
 
 #define TEXT_OF_(x) #x
 #define TEXT_OF(x) TEXT_OF_(x)
@@ -30,12 +25,14 @@ enum { IMATRIX_CONTEXT = 512 };
     }
 
 static const struct option_row rows[] = {
-    ROW("file", 'f', "TEXT", OPTION_STRINGS, texts, NULL, 0, "calibration text"),
+    ROW("file", 'f', "TEXT", OPTION_STRINGS, texts, NULL, 0,
+        "calibration text; without any, and without costs on record for quantize, the model writes its own"),
     ROW("imatrix", 0, "FILE", OPTION_STRING, imatrix, NULL, 0,
         "importance matrix to quantize with; without it one is computed from the texts"),
     ROW("no-imatrix", 0, NULL, OPTION_FLAG, no_imatrix, NULL, 0, "quantize without an importance matrix"),
     ROW("imatrix-chunks", 0, "N", OPTION_INT, imatrix_chunks, "64", 0,
-        "windows of 512 tokens for the computed importance matrix; 0: all of the texts"),
+        "windows of 512 tokens for the computed importance matrix; 0: all of the texts, or 64 of the model's "
+        "own"),
     ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
         "candidate types, such as Q4_K,Q6_K,Q8_0; quantize keeps a tensor's own type only if the list names "
         "it or nothing on it fits; without a list those that suit ordinary weights"),
@@ -48,33 +45,88 @@ static const struct option_row rows[] = {
         "tokens over which an error is summed before it is squared; divides the sequence"),
     ROW("seed", 0, "N", OPTION_INT, seed, TEXT_OF(FISHER_DEFAULT_SEED), 0,
         "of the labels drawn from the model"),
+    ROW("text-seed", 0, "N", OPTION_INT, text_seed, "1", 0, "of the text that the model writes without -f"),
     MEMORY_ROW(offsetof(struct calibrated_arguments, memory)),
     ROW("method", 0, "METHOD", OPTION_STRING, method, "fisher", 0,
         "fisher: costs from one backward pass; probe: from a forward pass per tensor, for any model that "
-        "libllama runs and memory holds; exact: from a forward pass per tensor and type, for small models"),
+        "libllama runs and memory holds; exact: from a forward pass per tensor and type, for small models; "
+        "weight: from weights and imatrix alone, for a preview (relative errors, not nats)"),
 };
 const struct option_set calibration_options = OPTION_SET(rows);
 const struct option_set calibration_methodless_options = {rows, sizeof rows / sizeof *rows - 1};
 
 const char *calibration_run_option(size_t i)
 {
-    static const char *const names[] = {"imatrix-chunks", "method", "sequences", "seq-len", "chunk", "seed"};
+    static const char *const names[] = {"imatrix-chunks", "method", "sequences", "seq-len",
+                                        "chunk",          "seed",   "text-seed"};
     return i < sizeof names / sizeof *names ? names[i] : NULL;
+}
+
+/* What each method needs, and the options that it does not heed. */
+static const struct method {
+    const char *name;
+    enum calibration_means means;
+    int64_t default_sequences;
+    const char *unheeded[5];
+} methods[] = {
+    {"fisher", BY_NET, FISHER_DEFAULT_SEQUENCES, {NULL}},
+    {"probe", BY_LIBLLAMA, PROBE_DEFAULT_SEQUENCES, {"chunk", "seed"}},
+    {"exact", BY_NET, EXACT_DEFAULT_SEQUENCES, {"chunk", "seed"}},
+    {"weight", BY_EITHER, 0, {"chunk", "seed", "sequences", "seq-len"}},
+};
+enum { N_METHODS = sizeof methods / sizeof *methods };
+
+static const struct method *find_method(const struct calibrated_arguments *args)
+{
+    for (size_t i = 0; i < N_METHODS; i++)
+        if (strcmp(args->method, methods[i].name) == 0)
+            return &methods[i];
+    return NULL;
+}
+
+static allot_status check_method(const struct calibrated_arguments *args, struct allot_error *err)
+{
+    const struct method *method = find_method(args);
+    if (!method)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "--method: '%s' is not one of fisher, probe, exact, weight", args->method);
+    for (size_t i = 0; method->unheeded[i]; i++)
+        if (string_list_has(&args->sized.common.given, method->unheeded[i]))
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method %s exclude each other",
+                              method->unheeded[i], method->name);
+    return ALLOT_OK;
+}
+
+static bool by_weight(const struct calibrated_arguments *args)
+{
+    return strcmp(args->method, "weight") == 0;
+}
+
+bool calibration_needs_text(const struct calibrated_arguments *args)
+{
+    return !by_weight(args) || !(args->imatrix || args->no_imatrix);
+}
+
+bool calibration_wanted(const struct calibrated_arguments *args)
+{
+    const char *name;
+    for (size_t i = 0; (name = calibration_run_option(i)) != NULL; i++)
+        if (string_list_has(&args->sized.common.given, name))
+            return true;
+    return args->texts.n > 0;
+}
+
+json_t *calibration_text_seed(const struct calibrated_arguments *args)
+{
+    return args->texts.n || !calibration_needs_text(args) ? json_null() : json_integer(args->text_seed);
 }
 
 allot_status calibration_check(const struct calibrated_arguments *args, struct allot_error *err)
 {
-    static const char *const of_fisher[] = {"chunk", "seed"};
     struct type_set set;
-    const bool fisher = strcmp(args->method, "fisher") == 0;
-    if (!fisher && strcmp(args->method, "probe") != 0 && strcmp(args->method, "exact") != 0)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--method: '%s' is not one of fisher, probe, exact",
-                          args->method);
-    for (size_t i = 0; !fisher && i < sizeof of_fisher / sizeof *of_fisher; i++)
-        if (string_list_has(&args->sized.common.given, of_fisher[i]))
-            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --method %s exclude each other",
-                              of_fisher[i], args->method);
-    if (fisher && args->sequence_length % args->chunk != 0)
+    if (check_method(args, err) != ALLOT_OK)
+        return err->status;
+    if (strcmp(args->method, "fisher") == 0 && args->sequence_length % args->chunk != 0)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--chunk: %" PRId64 " does not divide --seq-len %" PRId64,
                           args->chunk, args->sequence_length);
     if (args->imatrix && args->no_imatrix)
@@ -82,21 +134,23 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
     if ((args->imatrix || args->no_imatrix) && string_list_has(&args->sized.common.given, "imatrix-chunks"))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--imatrix-chunks and --%s exclude each other",
                           args->imatrix ? "imatrix" : "no-imatrix");
+    if (string_list_has(&args->sized.common.given, "text-seed") &&
+        (args->texts.n || !calibration_needs_text(args)))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "--text-seed is heeded only where the model writes the text itself");
     return type_set_parse(&set, args->types, err);
 }
 
 enum calibration_means calibration_method(const struct calibrated_arguments *args)
 {
-    return strcmp(args->method, "probe") == 0 ? BY_LIBLLAMA : BY_NET;
+    return calibration_needs_text(args) ? find_method(args)->means : BY_NOTHING;
 }
 
 static int64_t n_sequences(const struct calibrated_arguments *args)
 {
     if (string_list_has(&args->sized.common.given, "sequences"))
         return args->sequences;
-    if (strcmp(args->method, "exact") == 0)
-        return EXACT_DEFAULT_SEQUENCES;
-    return calibration_method(args) == BY_LIBLLAMA ? PROBE_DEFAULT_SEQUENCES : args->sequences;
+    return find_method(args)->default_sequences;
 }
 
 static allot_status open_net(struct calibration *c, const struct gguf_model *model,
@@ -116,7 +170,8 @@ allot_status calibration_open(struct calibration *c, struct model_job *job, stru
                               enum calibration_means means, struct allot_error *err)
 {
     memset(c, 0, sizeof *c);
-    allot_status status = means == BY_LIBLLAMA ? ALLOT_OK : open_net(c, job->model, means, err);
+    const bool uses_net = means == BY_NET || means == BY_EITHER;
+    allot_status status = uses_net ? open_net(c, job->model, means, err) : ALLOT_OK;
     if (status != ALLOT_OK)
         return status;
     c->job = job;
@@ -124,7 +179,7 @@ allot_status calibration_open(struct calibration *c, struct model_job *job, stru
     c->folder = file_folder(job->archive_path);
     c->memory = (struct memory_budget){memory ? memory : memory_default_limit(), c->folder};
     status = c->folder ? ALLOT_OK : allot_fail_memory(err, strlen(job->archive_path), "a path");
-    if (status == ALLOT_OK)
+    if (status == ALLOT_OK && means != BY_NOTHING)
         status = text_vocab_open(&c->vocab, model_first_path(job->model), err);
     if (status != ALLOT_OK)
         calibration_close(c);
@@ -138,10 +193,10 @@ allot_status calibration_read(struct calibration *c, const struct calibrated_arg
     allot_status status = ALLOT_OK;
     if (args->imatrix)
         status = job_imatrix_read(&c->imatrix, args->imatrix, c->job->model, progress, err);
-    else if (!args->no_imatrix)
+    else if (!args->no_imatrix && texts->n)
         status = text_windows_from_files(&c->imatrix_windows, c->vocab, texts->items, texts->n,
                                          IMATRIX_CONTEXT, args->imatrix_chunks, err);
-    if (status == ALLOT_OK)
+    if (status == ALLOT_OK && !by_weight(args) && texts->n)
         status = text_windows_from_files(&c->sequences, c->vocab, texts->items, texts->n,
                                          (int32_t)args->sequence_length, n_sequences(args), err);
     return status;
@@ -166,172 +221,31 @@ void calibration_close(struct calibration *c)
     memset(c, 0, sizeof *c);
 }
 
-/* ---- Imatrices in the archive ---------------------------------------------------------------- */
+/* ---- Texts of the model's own ------------------------------------------------------------------ */
 
-/* Reads the imatrix with this hash out of the archive, by way of a file in memory; im->present tells if it
- * was there. */
-static allot_status load_imatrix(struct job_imatrix *im, struct model_job *job, const char *sha256,
-                                 struct allot_error *err)
+allot_status calibration_own_windows(struct calibration *c, int32_t n_ctx, int64_t max_windows, int64_t seed,
+                                     const struct allot_progress *progress, struct allot_error *err)
 {
-    void *data = NULL;
-    size_t size = 0;
-    int fd = -1;
-    char path[32];
-    allot_status status = archive_blob(job->archive, IMATRIX_KIND, sha256, &data, &size, err);
-    if (status != ALLOT_OK || !data)
-        return status;
-    fd = memfd_create("imatrix", MFD_CLOEXEC);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (fd < 0)
-        status = allot_fail_memory(err, size, "an imatrix");
-    else
-        status = file_pwrite_all(fd, data, size, 0, path, err);
-    if (status == ALLOT_OK)
-        status = imatrix_read(&im->data, path, err);
-    im->present = im->computed = status == ALLOT_OK;
-    if (fd >= 0)
-        close(fd);
-    free(data);
-    return status;
+    const int64_t n = max_windows < 1 ? IMATRIX_WINDOWS : max_windows;
+    allot_note(progress,
+               "no calibration text is given: the model writes its own, %" PRId64
+               " windows of %d tokens for the importance matrix",
+               n, n_ctx);
+    return own_text_windows(&c->imatrix_windows, c->job, c->pool, OWN_TEXT_IMATRIX, n, n_ctx, seed, progress,
+                            err);
 }
 
-/* A name beside the archive for the moment in which an imatrix is a file. */
-static char *scratch_path(const struct model_job *job)
+static allot_status own_sequences(struct calibration *c, const struct calibrated_arguments *args,
+                                  const struct allot_progress *progress, struct allot_error *err)
 {
-    return text_printf("%s.%ld.imatrix", job->archive_path, (long)getpid());
+    allot_note(progress,
+               "no calibration text is given: the model writes its own, %" PRId64 " sequences of %" PRId64
+               " tokens for the costs",
+               n_sequences(args), args->sequence_length);
+    c->own_sequences = true;
+    return own_text_windows(&c->sequences, c->job, c->pool, OWN_TEXT_COSTS, n_sequences(args),
+                            (int32_t)args->sequence_length, args->text_seed, progress, err);
 }
-
-/* Gives a computed imatrix its hash and keeps it under that and under the windows it came from. */
-static allot_status store_imatrix(struct job_imatrix *im, struct model_job *job, const char *key,
-                                  struct allot_error *err)
-{
-    struct file_map map = {0};
-    char *path = scratch_path(job);
-    if (!path)
-        return allot_fail_memory(err, 64, "a path");
-    allot_status status = imatrix_write(&im->data, path, err);
-    if (status == ALLOT_OK)
-        status = file_map_open(&map, path, err);
-    if (status == ALLOT_OK)
-        status = archive_blob_put(job->archive, IMATRIX_KIND, im->data.sha256, map.data, map.size, err);
-    file_map_close(&map);
-    unlink(path);
-    free(path);
-    if (status == ALLOT_OK)
-        status = archive_blob_put(job->archive, IMATRIX_OF_KIND, key, im->data.sha256, 64, err);
-    return status;
-}
-
-static allot_status find_imatrix(struct job_imatrix *im, struct model_job *job, const char *key,
-                                 struct allot_error *err)
-{
-    char sha256[65] = "";
-    void *data = NULL;
-    size_t size = 0;
-    allot_status status = archive_blob(job->archive, IMATRIX_OF_KIND, key, &data, &size, err);
-    if (status == ALLOT_OK && data && size == 64) {
-        memcpy(sha256, data, 64);
-        status = load_imatrix(im, job, sha256, err);
-    }
-    free(data);
-    return status;
-}
-
-allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
-                                 const struct text_windows *windows, const struct string_list *texts,
-                                 const struct allot_progress *progress, struct allot_error *err)
-{
-    char *key = NULL;
-    allot_status status = ALLOT_OK;
-    memset(im, 0, sizeof *im);
-    if (c->job->archive) {
-        key = text_printf("%s %s %s%s", c->job->sha256, windows->sha256, cost_version(),
-                          c->has_net ? "" : " libllama");
-        status = key ? find_imatrix(im, c->job, key, err) : allot_fail_memory(err, 256, "a key");
-    }
-    if (status == ALLOT_OK && !im->present) {
-        status = c->has_net ? imatrix_collect(&im->data, &c->net, c->pool, windows, texts->items, texts->n,
-                                              &c->memory, progress, err)
-                            : imatrix_collect_decoded(&im->data, c->job->model, c->pool, windows,
-                                                      texts->items, texts->n, progress, err);
-        im->present = im->computed = status == ALLOT_OK;
-        if (status == ALLOT_OK && c->job->archive && !archive_is_read_only(c->job->archive))
-            status = store_imatrix(im, c->job, key, err);
-    }
-    if (status != ALLOT_OK)
-        job_imatrix_release(im);
-    free(key);
-    return status;
-}
-
-/* The costs will outlive this run, and be of use only with their imatrix. */
-static allot_status remember_path(struct archive *archive, const struct job_imatrix *im,
-                                  struct allot_error *err)
-{
-    char *path = realpath(im->path, NULL);
-    if (!path)
-        return allot_fail(err, ALLOT_ERR_IO, "%s: cannot resolve the path", im->path);
-    allot_status status =
-        archive_blob_put(archive, IMATRIX_PATH_KIND, im->data.sha256, path, strlen(path), err);
-    free(path);
-    return status;
-}
-
-allot_status calibration_chosen_imatrix(struct job_imatrix *im, struct calibration *c,
-                                        const struct calibrated_arguments *args,
-                                        const struct allot_progress *progress, struct allot_error *err)
-{
-    memset(im, 0, sizeof *im);
-    if (args->no_imatrix)
-        return ALLOT_OK;
-    if (!args->imatrix)
-        return calibration_imatrix(im, c, &c->imatrix_windows, &args->texts, progress, err);
-    *im = c->imatrix;
-    memset(&c->imatrix, 0, sizeof c->imatrix);
-    return c->job->archive ? remember_path(c->job->archive, im, err) : ALLOT_OK;
-}
-
-/* Reads a user's imatrix from where it was; what is there now may be something else, or nothing. */
-static allot_status load_remembered(struct job_imatrix *im, struct model_job *job, const char *sha256,
-                                    const struct allot_progress *progress, struct allot_error *err)
-{
-    void *path = NULL;
-    size_t size = 0;
-    allot_status status = archive_blob(job->archive, IMATRIX_PATH_KIND, sha256, &path, &size, err);
-    if (status == ALLOT_OK && path) {
-        char *text = strndup(path, size);
-        status = text ? job_imatrix_read(im, text, job->model, progress, err)
-                      : allot_fail_memory(err, size, "a path");
-        free(text);
-        if (status == ALLOT_ERR_IO || status == ALLOT_ERR_FORMAT)
-            status = ALLOT_OK;
-    }
-    free(path);
-    return status;
-}
-
-allot_status calibration_imatrix_of_set(struct job_imatrix *im, struct model_job *job,
-                                        const struct archive_cost_set_info *set,
-                                        const struct allot_progress *progress, struct allot_error *err)
-{
-    memset(im, 0, sizeof *im);
-    if (!set->imatrix_sha256[0])
-        return ALLOT_OK;
-    allot_status status = load_imatrix(im, job, set->imatrix_sha256, err);
-    if (status == ALLOT_OK && !im->present)
-        status = load_remembered(im, job, set->imatrix_sha256, progress, err);
-    if (status == ALLOT_OK && im->present && strcmp(im->data.sha256, set->imatrix_sha256) == 0)
-        return ALLOT_OK;
-    job_imatrix_release(im);
-    if (status != ALLOT_OK)
-        return status;
-    return allot_fail(
-        err, ALLOT_ERR_ARGUMENT,
-        "the imatrix of the costs in %s (SHA-256 %.16s...) is no longer where it was; quantize "
-        "takes it with --imatrix, and the same 'allot cost' command with its new path makes it known",
-        job->archive_path, set->imatrix_sha256);
-}
-
 /* ---- Costs
  * ------------------------------------------------------------------------------------------------- */
 
@@ -380,14 +294,15 @@ static allot_status find_set(struct archive_cost_set_info *info, struct model_jo
     return status;
 }
 
-/* Finds or makes the set of these costs, and marks it as used. */
+/* Finds or makes the set of these costs, and marks it as used. Costs from no text have none in their key: the
+ * imatrix, if there is one, stands for its own. */
 static allot_status open_set(int64_t *set_id, const struct calibration *c, const struct job_imatrix *im,
                              const char *method, const char *params, struct allot_error *err)
 {
     const struct text_windows *windows = &c->sequences;
     const struct archive_cost_key key = {
         .model_sha256 = c->job->sha256,
-        .text_sha256 = windows->sha256,
+        .text_sha256 = windows->sha256, /* "" without */
         .imatrix_sha256 = im->present ? im->data.sha256 : "",
         .method = method,
         .params = params,
@@ -396,6 +311,8 @@ static allot_status open_set(int64_t *set_id, const struct calibration *c, const
     allot_status status = archive_cost_set(c->job->archive, &key, set_id, err);
     if (status == ALLOT_OK)
         status = archive_cost_set_touch(c->job->archive, *set_id, windows->n * windows->n_ctx, err);
+    if (status == ALLOT_OK && windows->n > 0)
+        status = seen_text_put(c->job->archive, windows, c->own_sequences, err);
     return status;
 }
 
@@ -420,7 +337,6 @@ static allot_status probe_costs(struct calibration_result *result, int64_t *set_
 {
     char params[64];
     probe_params(params);
-    result->probed = true;
     allot_status status = open_set(set_id, c, im, "probe", params, err);
     if (status == ALLOT_OK)
         status = probe_run(&result->probe, c->job->model, c->pool, &c->sequences,
@@ -430,13 +346,27 @@ static allot_status probe_costs(struct calibration_result *result, int64_t *set_
     return status;
 }
 
+static allot_status weight_costs(struct calibration_result *result, int64_t *set_id, struct calibration *c,
+                                 const struct weight_options *options, const struct job_imatrix *im,
+                                 const struct allot_progress *progress, struct allot_error *err)
+{
+    char params[64];
+    weight_params(params);
+    allot_status status = open_set(set_id, c, im, "weight", params, err);
+    if (status == ALLOT_OK)
+        status = weight_run(&result->weight, c->job->model, c->pool, im->present ? &im->data : NULL, options,
+                            c->job->archive, *set_id, progress, err);
+    result->n_unsuited = result->weight.n_unsuited;
+    result->n_resumed = result->weight.n_resumed;
+    return status;
+}
+
 static allot_status exact_costs(struct calibration_result *result, int64_t *set_id, struct calibration *c,
                                 const struct exact_options *options, const struct job_imatrix *im,
                                 const struct allot_progress *progress, struct allot_error *err)
 {
     char params[64];
     exact_params(params, &c->net);
-    result->exact = true;
     allot_status status = open_set(set_id, c, im, "exact", params, err);
     if (status == ALLOT_OK)
         status = exact_run(&result->exactly, &c->net, c->pool, &c->sequences, im->present ? &im->data : NULL,
@@ -455,15 +385,21 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
     int64_t set_id = 0;
     memset(result, 0, sizeof *result);
     allot_status status = calibration_types(types, &n_types, args, err);
+    if (status == ALLOT_OK && !args->texts.n && !by_weight(args))
+        status = own_sequences(c, args, progress, err);
     if (status != ALLOT_OK)
         return status;
     const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,
                                           &c->memory};
     const struct probe_options probe = {types, n_types, &c->memory};
     const struct exact_options exact = {types, n_types, &c->memory};
+    const struct weight_options weight = {types, n_types};
+    result->method = find_method(args)->name;
     if (strcmp(args->method, "exact") == 0)
         status = exact_costs(result, &set_id, c, &exact, im, progress, err);
-    else if (calibration_method(args) == BY_LIBLLAMA)
+    else if (by_weight(args))
+        status = weight_costs(result, &set_id, c, &weight, im, progress, err);
+    else if (strcmp(args->method, "probe") == 0)
         status = probe_costs(result, &set_id, c, &probe, im, progress, err);
     else
         status = fisher_costs(result, &set_id, c, &fisher, im, progress, err);

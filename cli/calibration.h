@@ -8,7 +8,11 @@
 #include "cost/exact.h"
 #include "cost/fisher.h"
 #include "cost/probe.h"
+#include "cost/weight.h"
 #include "job.h"
+#include "output.h"
+
+enum { IMATRIX_CONTEXT = 512, IMATRIX_WINDOWS = 64 }; /* of an imatrix that is computed for costs */
 
 /* The arguments of the commands that calibrate; not all of them show all of the options. */
 struct calibrated_arguments {
@@ -17,7 +21,7 @@ struct calibrated_arguments {
     const char *imatrix; /* the user's file; NULL: computed from the texts */
     bool no_imatrix;
     int64_t imatrix_chunks;
-    int64_t chunk, sequences, sequence_length, seed;
+    int64_t chunk, sequences, sequence_length, seed, text_seed;
     const char *types, *method;
     int64_t memory; /* bytes; 0: the default limit */
 };
@@ -46,22 +50,31 @@ struct calibration {
     struct net net;
     bool has_net; /* else libllama runs the model */
     struct text_vocab *vocab;
+    /* Those of files once they are read, those of the model's own text once they are wanted. */
     struct text_windows sequences;       /* for the costs */
-    struct text_windows imatrix_windows; /* empty unless an imatrix is to be computed */
+    bool own_sequences;                  /* the model wrote them */
+    struct text_windows imatrix_windows; /* if an imatrix is to be computed */
     struct job_imatrix imatrix;          /* the user's */
     struct memory_budget memory;
     char *folder; /* of the archive, for temporary files */
 };
 
-/* What runs the model: lib/net, whose architectures are few; libllama; or lib/net if it can. */
-enum calibration_means { BY_NET, BY_LIBLLAMA, BY_EITHER };
+/* What runs the model: lib/net, whose architectures are few; libllama; lib/net if it can; or nothing, where
+ * no text is needed. */
+enum calibration_means { BY_NET, BY_LIBLLAMA, BY_EITHER, BY_NOTHING };
 
 /* memory: as in the arguments. */
 allot_status calibration_open(struct calibration *c, struct model_job *job, struct pool *pool, int64_t memory,
                               enum calibration_means means, struct allot_error *err);
-/* What --method needs. */
+/* Do the arguments' costs, or their imatrix, come from texts? Without -f the model writes them. */
+bool calibration_needs_text(const struct calibrated_arguments *args);
+/* Do they ask for costs to be measured, even where some are on record? */
+bool calibration_wanted(const struct calibrated_arguments *args);
+/* What says whether texts are the model's own: --text-seed, NULL where they are files or there are none. */
+json_t *calibration_text_seed(const struct calibrated_arguments *args);
+/* What measuring needs. */
 enum calibration_means calibration_method(const struct calibrated_arguments *args);
-/* Reads all that the arguments name, so that a mistake in them shows before an archive is made. */
+/* Reads all that the arguments name and need, so that a mistake in them shows before an archive is made. */
 allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,
                               const struct allot_progress *progress, struct allot_error *err);
 /* Up to n sequences of the costs' length, spread evenly over the same texts; those of the costs may be among
@@ -71,7 +84,13 @@ allot_status calibration_more_sequences(struct text_windows *out, const struct c
                                         struct allot_error *err);
 void calibration_close(struct calibration *c);
 
-/* The imatrix of windows of the texts. With an archive it is taken from there, or kept there once computed.
+/* The windows for an imatrix that the model writes itself, max_windows of them or, if < 1, as many as an
+ * imatrix has by default; after model_job_hash. Says so. */
+allot_status calibration_own_windows(struct calibration *c, int32_t n_ctx, int64_t max_windows, int64_t seed,
+                                     const struct allot_progress *progress, struct allot_error *err);
+
+/* The imatrix of windows of the texts; texts NULL: they are the model's own. With an archive it is taken from
+ * there, or kept there once computed.
  */
 allot_status calibration_imatrix(struct job_imatrix *im, struct calibration *c,
                                  const struct text_windows *windows, const struct string_list *texts,
@@ -92,10 +111,11 @@ allot_status calibration_types(enum ggml_type out[static GGML_TYPE_COUNT], size_
  * not computed again. */
 struct calibration_result {
     struct archive_cost_set_info set;
-    bool probed, exact;
+    const char *method; /* whose result is filled in */
     struct exact_result exactly;
     struct fisher_result fisher;
     struct probe_result probe;
+    struct weight_result weight;
     int64_t n_unsuited, n_resumed; /* of the method */
 };
 allot_status calibration_costs(struct calibration_result *result, struct calibration *c,

@@ -12,10 +12,7 @@
 
 static allot_status check(const void *arguments, struct allot_error *err)
 {
-    const struct calibrated_arguments *args = arguments;
-    if (!args->texts.n)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "cost: no calibration text (-f TEXT)");
-    return calibration_check(args, err);
+    return calibration_check(arguments, err);
 }
 
 /* ---- Summary: the whole model in one type, as far as its tensors can take it ----------------- */
@@ -46,10 +43,35 @@ static int64_t count_infeasible(const struct gguf_model *model, const struct cos
     return n;
 }
 
+static bool is(const struct calibration_result *result, const char *method)
+{
+    return strcmp(result->method, method) == 0;
+}
+
+static void print_work(const struct calibration_result *result)
+{
+    if (is(result, "weight"))
+        printf("\nquantizing %.1f s; relative errors of the tensors' outputs, summed: not nats\n",
+               result->weight.seconds);
+    else if (is(result, "exact"))
+        printf("\nforward %.1f s, with one tensor changed %.1f s, quantizing %.1f s\n",
+               result->exactly.seconds_forward, result->exactly.seconds_variants,
+               result->exactly.seconds_quantize);
+    else if (is(result, "probe"))
+        printf("\nforward %.1f s, probes %.1f s, quantizing %.1f s\n", result->probe.seconds_forward,
+               result->probe.seconds_probe, result->probe.seconds_quantize);
+    else
+        printf("\nforward %.1f s, backward and costs %.1f s\n", result->fisher.seconds_forward,
+               result->fisher.seconds_backward);
+}
+
 static allot_status print_text(const struct model_job *job, const struct cost_table *table,
+                               const struct calibrated_arguments *args,
                                const struct calibration_result *result, struct allot_error *err)
 {
-    static const char *const headings[] = {"<type", ">tensors", ">bytes", ">total KL (nats/token)"};
+    const char *const headings[] = {"<type", ">tensors", ">bytes",
+                                    cost_set_in_nats(&table->set) ? ">total KL (nats/token)"
+                                                                  : ">total relative error"};
     struct type_sum sums[GGML_TYPE_COUNT];
     struct table t;
     size_t n_types;
@@ -59,18 +81,11 @@ static allot_status print_text(const struct model_job *job, const struct cost_ta
 
     printf("%s: costs of %" PRId64 " tensors from %" PRId64 " tokens", job->archive_path, table->n_measured,
            table->set.n_tokens);
+    if (!args->texts.n && calibration_needs_text(args))
+        printf(" of the model's own text (seed %" PRId64 ")", args->text_seed);
     if (result->n_resumed)
         printf(", %" PRId64 " of them from earlier runs", result->n_resumed);
-    if (result->probed)
-        printf("\nforward %.1f s, probes %.1f s, quantizing %.1f s\n", result->probe.seconds_forward,
-               result->probe.seconds_probe, result->probe.seconds_quantize);
-    else if (result->exact)
-        printf("\nforward %.1f s, with one tensor changed %.1f s, quantizing %.1f s\n",
-               result->exactly.seconds_forward, result->exactly.seconds_variants,
-               result->exactly.seconds_quantize);
-    else
-        printf("\nforward %.1f s, backward and costs %.1f s\n", result->fisher.seconds_forward,
-               result->fisher.seconds_backward);
+    print_work(result);
     if (result->n_unsuited)
         printf("%" PRId64 " tensors cannot take any of the types and keep theirs\n", result->n_unsuited);
     if (infeasible)
@@ -94,21 +109,21 @@ static void put_work(json_t *document, const struct calibration_result *result)
     const struct fisher_result *fisher = &result->fisher;
     const struct probe_result *probe = &result->probe;
     const struct exact_result *exact = &result->exactly;
-    if (result->exact) {
+    if (is(result, "exact")) {
         json_put(document, "seconds_forward", json_number(exact->seconds_forward));
         json_put(document, "seconds_quantize", json_number(exact->seconds_quantize));
         json_put(document, "seconds_variants", json_number(exact->seconds_variants));
         json_put(document, "memory_bytes", json_integer(exact->place.own));
         json_put(document, "temporary_file_bytes", json_integer(exact->place.file));
-        return;
-    }
-    json_put(document, "seconds_forward",
-             json_number(result->probed ? probe->seconds_forward : fisher->seconds_forward));
-    json_put(document, "seconds_quantize",
-             json_number(result->probed ? probe->seconds_quantize : fisher->seconds_quantize));
-    if (result->probed) {
+    } else if (is(result, "weight")) {
+        json_put(document, "seconds_quantize", json_number(result->weight.seconds));
+    } else if (is(result, "probe")) {
+        json_put(document, "seconds_forward", json_number(probe->seconds_forward));
+        json_put(document, "seconds_quantize", json_number(probe->seconds_quantize));
         json_put(document, "seconds_probe", json_number(probe->seconds_probe));
     } else {
+        json_put(document, "seconds_forward", json_number(fisher->seconds_forward));
+        json_put(document, "seconds_quantize", json_number(fisher->seconds_quantize));
         json_put(document, "seconds_backward", json_number(fisher->seconds_backward));
         json_put(document, "seconds_product", json_number(fisher->seconds_product));
         json_put(document, "memory_bytes", json_integer(fisher->place.own));
@@ -117,6 +132,7 @@ static void put_work(json_t *document, const struct calibration_result *result)
 }
 
 static allot_status print_json(const struct model_job *job, const struct cost_table *table,
+                               const struct calibrated_arguments *args,
                                const struct calibration_result *result, struct allot_error *err)
 {
     json_t *document = json_object(), *tensors = json_object();
@@ -136,9 +152,11 @@ static allot_status print_json(const struct model_job *job, const struct cost_ta
     json_put(document, "archive", json_text(job->archive_path));
     json_put(document, "model_sha256", json_text(table->set.model_sha256));
     json_put(document, "text_sha256", json_text(table->set.text_sha256));
+    json_put(document, "text_seed", calibration_text_seed(args));
     json_put(document, "imatrix_sha256", json_text(table->set.imatrix_sha256));
     json_put(document, "method", json_text(table->set.method));
     json_put(document, "params", json_text(table->set.params));
+    json_put(document, "unit", json_text(cost_set_unit(&table->set)));
     json_put(document, "version", json_text(table->set.version));
     json_put(document, "tokens", json_integer(table->set.n_tokens));
     json_put(document, "measured", json_integer(table->n_measured));
@@ -164,8 +182,8 @@ static allot_status measure_costs(struct model_job *job, struct calibration *cal
         status = cost_table_load(&table, job, &result.set, err);
     command_end_progress(progress);
     if (status == ALLOT_OK)
-        status = args->sized.common.json ? print_json(job, &table, &result, err)
-                                         : print_text(job, &table, &result, err);
+        status = args->sized.common.json ? print_json(job, &table, args, &result, err)
+                                         : print_text(job, &table, args, &result, err);
     cost_table_release(&table);
     job_imatrix_release(&im);
     return status;
@@ -200,14 +218,17 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
 
 const struct command command_cost = {
     .name = "cost",
-    .synopsis = "MODEL -f TEXT... [options]",
+    .synopsis = "MODEL [-f TEXT...] [options]",
     .summary = "measure what each type of each tensor costs at the output; resumable",
-    .description = "Measures, for every tensor that llama-quantize would change and every candidate type, "
-                   "the KL divergence that "
-                   "quantizing it adds at the model's output, in nats per token, and keeps the results in "
-                   "the archive, tensor by "
-                   "tensor: an interrupted run goes on where it stopped. 'allot plan' and 'allot quantize' "
-                   "use them for any size.",
+    .description =
+        "Measures, for every tensor that llama-quantize would change and every candidate type, "
+        "the KL divergence that "
+        "quantizing it adds at the model's output, in nats per token, and keeps the results in "
+        "the archive, tensor by "
+        "tensor: an interrupted run goes on where it stopped. 'allot plan' and 'allot quantize' "
+        "use them for any size. Without -f the calibration text is sampled from the "
+        "model itself, by libllama. --method weight estimates in seconds, in units of its own, and "
+        "needs no text with --imatrix or --no-imatrix.",
     .options = {&calibration_options},
     .arguments_size = sizeof(struct calibrated_arguments),
     .min_operands = 1,

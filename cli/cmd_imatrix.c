@@ -11,17 +11,19 @@ struct imatrix_arguments {
     struct common_arguments common;
     struct string_list texts;
     const char *output;
-    int64_t ctx, chunks, memory;
+    int64_t ctx, chunks, text_seed, memory;
 };
 
 static const struct option_row rows[] = {
     {"file", 'f', "TEXT", OPTION_STRINGS, offsetof(struct imatrix_arguments, texts), NULL, 0,
-     "calibration text"},
+     "calibration text; without any the model writes its own"},
     {"output", 'o', "FILE", OPTION_STRING, offsetof(struct imatrix_arguments, output), NULL, 0,
      "where the importance matrix goes, in llama.cpp's GGUF form"},
     {"ctx", 0, "N", OPTION_INT, offsetof(struct imatrix_arguments, ctx), "512", 8, "tokens per window"},
     {"chunks", 0, "N", OPTION_INT, offsetof(struct imatrix_arguments, chunks), "0", 0,
-     "windows at most, spread evenly over the texts; 0: all"},
+     "windows at most, spread evenly over the texts; 0: all, or 64 of the model's own"},
+    {"text-seed", 0, "N", OPTION_INT, offsetof(struct imatrix_arguments, text_seed), "1", 0,
+     "of the text that the model writes without -f"},
     MEMORY_ROW(offsetof(struct imatrix_arguments, memory)),
 };
 static const struct option_set options = OPTION_SET(rows);
@@ -29,8 +31,8 @@ static const struct option_set options = OPTION_SET(rows);
 static allot_status check(const void *arguments, struct allot_error *err)
 {
     const struct imatrix_arguments *args = arguments;
-    if (!args->texts.n)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "imatrix: no calibration text (-f TEXT)");
+    if (args->texts.n && string_list_has(&args->common.given, "text-seed"))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--text-seed and --file exclude each other");
     if (!args->output)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "imatrix: no output file (-o FILE)");
     return ALLOT_OK;
@@ -60,7 +62,6 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     struct model_job job = {0};
     struct calibration calibration = {0};
     struct job_imatrix im = {0};
-    struct text_windows windows = {0};
     struct pool *pool = NULL;
     const struct job_inputs inputs = {.texts = &args->texts};
 
@@ -71,22 +72,25 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
         status = pool_new(&pool, (int)args->common.threads, err);
     if (status == ALLOT_OK)
         status = calibration_open(&calibration, &job, pool, args->memory, BY_EITHER, err);
-    if (status == ALLOT_OK)
-        status = text_windows_from_files(&windows, calibration.vocab, args->texts.items, args->texts.n,
-                                         (int32_t)args->ctx, args->chunks, err);
+    if (status == ALLOT_OK && args->texts.n)
+        status = text_windows_from_files(&calibration.imatrix_windows, calibration.vocab, args->texts.items,
+                                         args->texts.n, (int32_t)args->ctx, args->chunks, err);
     if (status == ALLOT_OK)
         status = model_job_archive(&job, ARCHIVE_OPPORTUNISTIC, err);
     if (status == ALLOT_OK && job.archive)
         status = model_job_hash(&job, progress, err);
+    if (status == ALLOT_OK && !args->texts.n)
+        status = calibration_own_windows(&calibration, (int32_t)args->ctx, args->chunks, args->text_seed,
+                                         progress, err);
     if (status == ALLOT_OK)
-        status = calibration_imatrix(&im, &calibration, &windows, &args->texts, progress, err);
+        status = calibration_imatrix(&im, &calibration, &calibration.imatrix_windows,
+                                     args->texts.n ? &args->texts : NULL, progress, err);
     if (status == ALLOT_OK)
         status = imatrix_write(&im.data, args->output, err);
     command_end_progress(progress);
     if (status == ALLOT_OK)
         status = print_result(args, &im.data, err);
     job_imatrix_release(&im);
-    text_windows_release(&windows);
     calibration_close(&calibration);
     pool_free(pool);
     model_job_release(&job);
@@ -95,12 +99,13 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
 
 const struct command command_imatrix = {
     .name = "imatrix",
-    .synopsis = "MODEL -f TEXT... -o FILE [options]",
+    .synopsis = "MODEL [-f TEXT...] -o FILE [options]",
     .summary = "importance matrix of calibration texts, in llama.cpp's form",
     .description =
         "Runs the texts through the model and writes the sums of squares of the inputs of every matrix, as "
         "llama-imatrix does, in the GGUF form that llama-quantize reads. Where allot does not know the "
-        "model's architecture, libllama runs it, and memory has to hold it.",
+        "model's architecture, libllama runs it, and memory has to hold it. Without "
+        "-f the text is sampled from the model itself, by libllama too.",
     .options = {&options},
     .arguments_size = sizeof(struct imatrix_arguments),
     .min_operands = 1,

@@ -13,6 +13,7 @@
 #include "describe.h"
 #include "job.h"
 #include "measure/measure.h"
+#include "seen_text.h"
 
 struct measure_arguments {
     struct common_arguments common;
@@ -47,6 +48,7 @@ struct comparison {
     const char *const *candidates;
     int64_t *sizes; /* bytes of each candidate */
     struct measure_result result;
+    struct seen_overlap *overlaps; /* of each text with what calibration saw */
 };
 
 static const struct measure_stats *stats_of(const struct comparison *c, size_t candidate, size_t text)
@@ -82,6 +84,14 @@ static void add_row(struct table *t, const struct comparison *c, size_t candidat
                    is_tie(s->kl_minus_first) ? " tie" : "");
 }
 
+static void remark_overlap(const struct comparison *c, size_t text)
+{
+    const struct seen_overlap *o = &c->overlaps[text];
+    if (o->known && o->share > SEEN_THRESHOLD)
+        printf("remark: calibration saw %.1f %% of %s (%s); text that it did not see is a fairer test\n",
+               100 * o->share, c->args->texts.items[text], o->what);
+}
+
 static allot_status print_text(const struct comparison *c, struct allot_error *err)
 {
     static const char *const headings[] = {
@@ -103,6 +113,8 @@ static allot_status print_text(const struct comparison *c, struct allot_error *e
             add_row(&t, c, candidate, stats_of(c, candidate, text));
         status = table_print(&t, err);
     }
+    for (size_t text = 0; status == ALLOT_OK && text < n_texts; text++)
+        remark_overlap(c, text);
     return status;
 }
 
@@ -138,9 +150,19 @@ static json_t *stats_json(const struct measure_stats *s)
     return object;
 }
 
+static json_t *overlap_json(const struct comparison *c, size_t text)
+{
+    const struct seen_overlap *o = &c->overlaps[text];
+    json_t *entry = json_object();
+    json_put(entry, "text", json_text(c->args->texts.items[text]));
+    json_put(entry, "share", o->known ? json_number(o->share) : json_null());
+    json_put(entry, "seen_by", o->known ? json_text(o->what) : json_null());
+    return entry;
+}
+
 static allot_status print_json(const struct comparison *c, struct allot_error *err)
 {
-    json_t *document = json_object(), *candidates = json_array();
+    json_t *document = json_object(), *candidates = json_array(), *overlaps = json_array();
     for (size_t candidate = 0; candidate < c->result.n_candidates; candidate++) {
         json_t *entry = json_object(), *texts = json_array();
         for (size_t text = 0; text < c->result.n_texts; text++) {
@@ -155,8 +177,11 @@ static allot_status print_json(const struct comparison *c, struct allot_error *e
         json_put(entry, "pooled", stats_json(stats_of(c, candidate, c->result.n_texts)));
         json_array_append_new(candidates, entry);
     }
+    for (size_t text = 0; text < c->result.n_texts; text++)
+        json_array_append_new(overlaps, overlap_json(c, text));
     json_put(document, "base", json_text(c->base));
     json_put(document, "ctx", json_integer(c->args->ctx));
+    json_put(document, "calibration_overlap", overlaps);
     json_put(document, "candidates", candidates);
     return json_print(document, err);
 }
@@ -220,6 +245,52 @@ static allot_status candidate_sizes(struct comparison *c, size_t n, struct allot
     return status;
 }
 
+/* ---- What calibration saw of the texts ---------------------------------------------------------- */
+
+static allot_status compare_texts(struct comparison *c, const struct model_job *job, struct allot_error *err)
+{
+    struct text_vocab *vocab = NULL;
+    allot_status status = text_vocab_open(&vocab, model_first_path(job->model), err);
+    for (size_t text = 0; text < c->args->texts.n && status == ALLOT_OK; text++) {
+        struct text_windows windows;
+        status = text_windows_from_files(&windows, vocab, &c->args->texts.items[text], 1,
+                                         (int32_t)c->args->ctx, c->args->windows, err);
+        if (status != ALLOT_OK)
+            break;
+        status = seen_text_overlap(&c->overlaps[text], job->archive, job->sha256, &windows, err);
+        text_windows_release(&windows);
+    }
+    text_vocab_close(vocab);
+    return status;
+}
+
+/* Of the windows that are measured. The measurement goes on without an archive, or with one that fails. */
+static allot_status find_overlaps(struct comparison *c, const struct allot_progress *progress,
+                                  struct allot_error *err)
+{
+    struct model_job job = {0};
+    struct allot_error cause = {0};
+    c->overlaps = calloc(c->args->texts.n + 1, sizeof *c->overlaps);
+    if (!c->overlaps)
+        return allot_fail_memory(err, c->args->texts.n * sizeof *c->overlaps, "texts");
+    allot_status status = model_job_open(&job, c->base, &c->args->common, &cause);
+    if (status == ALLOT_OK && access(job.archive_path, F_OK) == 0) {
+        status = model_job_archive(&job, ARCHIVE_OPPORTUNISTIC, &cause);
+        if (status == ALLOT_OK && job.archive)
+            status = model_job_hash(&job, progress, &cause);
+        if (status == ALLOT_OK && job.archive)
+            status = compare_texts(c, &job, &cause);
+    }
+    model_job_release(&job);
+    if (status == ALLOT_ERR_INTERRUPTED) {
+        *err = cause;
+        return status;
+    }
+    if (status != ALLOT_OK)
+        allot_note(progress, "whether calibration saw the texts is not known: %s", cause.message);
+    return ALLOT_OK;
+}
+
 static allot_status run(const void *arguments, const struct allot_progress *progress, struct allot_error *err)
 {
     const struct measure_arguments *args = arguments;
@@ -233,12 +304,15 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
         status = measure_run(&c.result, c.base, c.candidates, operands->n - 1, args->texts.items,
                              args->texts.n, &measure, progress, err);
     if (status == ALLOT_OK)
+        status = find_overlaps(&c, progress, err);
+    if (status == ALLOT_OK)
         store_results(&c, progress);
     command_end_progress(progress);
     if (status == ALLOT_OK)
         status = args->common.json ? print_json(&c, err) : print_text(&c, err);
     measure_result_release(&c.result);
     free(c.sizes);
+    free(c.overlaps);
     return status;
 }
 
@@ -254,7 +328,8 @@ const struct command command_measure = {
                    "is the same. The last "
                    "column is the paired difference of KL to the first candidate; within two standard errors "
                    "it is called a tie. "
-                   "Results are kept in BASE's archive where that can be written.",
+                   "Results are kept in BASE's archive where that can be written; where it holds what "
+                   "calibration saw, texts that share more than 2 % of their tokens with it are named.",
     .options = {&options},
     .arguments_size = sizeof(struct measure_arguments),
     .min_operands = 2,

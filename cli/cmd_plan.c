@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "calibration.h"
 #include "explain.h"
+#include "seen_text.h"
 #include "type_plan.h"
 
 struct plan_arguments {
@@ -59,6 +60,7 @@ struct plan_run {
     struct constraints constraints;
     struct model_job job;
     struct cost_table costs;
+    bool own_text; /* that the costs come from is the model's own */
     struct knapsack knapsack;
     struct job_imatrix imatrix;
     struct plan_output outputs[MAX_RUNGS];
@@ -121,6 +123,8 @@ static allot_status load_costs(struct plan_run *run, const struct allot_progress
 {
     allot_status status = cost_table_newest(&run->costs, &run->job, NULL, err);
     if (status == ALLOT_OK)
+        status = seen_text_is_own(&run->own_text, run->job.archive, &run->costs.set, err);
+    if (status == ALLOT_OK)
         status = calibration_imatrix_of_set(&run->imatrix, &run->job, &run->costs.set, progress, err);
     if (status != ALLOT_OK || run->imatrix.computed)
         return status;
@@ -169,6 +173,7 @@ static json_t *output_json(const struct plan_run *run, const struct plan_output 
         json_array_append_new(list, explain_json(&out->plan, explained->items[i]));
     json_put(document, "explained", list);
     json_put(document, "cost_set", json_text(run->costs.set.updated));
+    json_put(document, "own_text", json_boolean(run->own_text));
     json_put(document, "recipe", run->args->output ? json_text(out->recipe) : json_null());
     json_put(document, "stock_command", json_text(command));
     return document;
@@ -211,8 +216,9 @@ static allot_status print_all(const struct plan_run *run, struct allot_error *er
     json_t *array = json && several ? json_array() : NULL, *document = NULL;
     allot_status status = ALLOT_OK;
     if (!json)
-        printf("costs:         %s, %s, %" PRId64 " tokens, of %s\n", run->job.archive_path,
-               run->costs.set.method, run->costs.set.n_tokens, run->costs.set.updated);
+        printf("costs:         %s, %s, %" PRId64 " tokens%s, of %s\n", run->job.archive_path,
+               run->costs.set.method, run->costs.set.n_tokens,
+               run->own_text ? " of the model's own text" : "", run->costs.set.updated);
     for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
         plans[r] = &run->outputs[r].plan;
         if (!json && several)

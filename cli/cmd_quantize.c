@@ -36,14 +36,9 @@ static allot_status check_unheeded(const struct quantize_arguments *args, struct
         if (string_list_has(given, not_with_recipe[i]))
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other",
                               not_with_recipe[i]);
-    for (size_t i = 0; (name = calibration_run_option(i)) != NULL; i++) {
-        if (!string_list_has(given, name))
-            continue;
-        if (args->recipe)
+    for (size_t i = 0; args->recipe && (name = calibration_run_option(i)) != NULL; i++)
+        if (string_list_has(given, name))
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other", name);
-        if (!args->calibrated.texts.n)
-            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s needs --file (-f TEXT)", name);
-    }
     return ALLOT_OK;
 }
 
@@ -119,9 +114,11 @@ const struct command command_quantize = {
         "for the size, writes OUT, checks it and prints what was done. Beside OUT go OUT.recipe and, if "
         "allot computed "
         "it, OUT.imatrix.gguf; with them the printed llama-quantize command writes the same tensors.\n\n"
-        "Without -f the newest complete costs of the archive are used. With --recipe only the types of the "
-        "recipe "
-        "count and nothing is measured. An interrupted run goes on from OUT.allot-partial.",
+        "Without -f the newest complete costs of the archive are used; where it has none, or an option asks "
+        "for "
+        "a run of its own, the calibration text is sampled from the model itself. With --recipe only the "
+        "types "
+        "of the recipe count and nothing is measured. An interrupted run goes on from OUT.allot-partial.",
     .options = {&budget_options, &constraint_options, &options, &calibration_options},
     .arguments_size = sizeof(struct quantize_arguments),
     .min_operands = 2,

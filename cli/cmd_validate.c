@@ -41,7 +41,7 @@ static allot_status check(const void *arguments, struct allot_error *err)
     const struct validate_arguments *args = arguments;
     struct calibrated_arguments calibrated = args->calibrated;
     const struct string_list *given = &calibrated.sized.common.given;
-    struct plan_size *sizes = NULL;
+    struct validation_size *sizes = NULL;
     size_t n = 0;
     const char *name;
     if (!args->evals.n)
@@ -67,7 +67,6 @@ static allot_status read_eval(struct validation *v, struct allot_error *err)
     if (status == ALLOT_OK)
         status = text_windows_from_files(&v->windows, vocab, texts->items, texts->n, (int32_t)v->args->ctx,
                                          v->args->windows, err);
-    /* Overlap with the calibration texts (args->calibrated.texts) is to be told of here. */
     text_vocab_close(vocab);
     return status;
 }
@@ -91,6 +90,18 @@ static allot_status open_run(struct validation *v, const struct allot_progress *
     v->folder = file_folder(v->job.archive_path);
     v->memory = (struct memory_budget){args->memory ? args->memory : memory_default_limit(), v->folder};
     return v->folder ? ALLOT_OK : allot_fail_memory(err, strlen(v->job.archive_path), "a path");
+}
+
+/* Once costs, and so what they saw, are on record. */
+static allot_status check_overlap(struct validation *v, const struct allot_progress *progress,
+                                  struct allot_error *err)
+{
+    allot_status status = seen_text_overlap(&v->overlap, v->job.archive, v->job.sha256, &v->windows, err);
+    if (status == ALLOT_OK && v->overlap.known && v->overlap.share > SEEN_THRESHOLD)
+        allot_note(progress,
+                   "%.0f %% of the evaluation's tokens occur in what the %s saw; judge by other text",
+                   100 * v->overlap.share, v->overlap.what);
+    return status;
 }
 
 static void release_run(struct validation *v)
@@ -118,6 +129,8 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     allot_status status = open_run(&v, progress, err);
     if (status == ALLOT_OK)
         status = validation_costs(&v, progress, err);
+    if (status == ALLOT_OK)
+        status = check_overlap(&v, progress, err);
     if (status == ALLOT_OK)
         status = validation_measure(&v, progress, err);
     command_end_progress(progress);

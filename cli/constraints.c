@@ -231,7 +231,7 @@ static allot_status rule_matches(const struct constraint_rule *rule, const char 
 
 /* Every rule with every tensor, so that one that matches nothing is told from one that comes too late. */
 static allot_status bind_list(struct constraint_list *list, const struct gguf_model *model,
-                              struct allot_error *err)
+                              bool quantizable_only, struct allot_error *err)
 {
     char label[200];
     size_t n = (size_t)model->n_tensors;
@@ -242,7 +242,7 @@ static allot_status bind_list(struct constraint_list *list, const struct gguf_mo
     for (size_t r = 0; r < list->n; r++) {
         bool any = false, first = false, matches;
         for (size_t i = 0; i < n; i++) {
-            if (!gguf_tensor_quantizable(&model->tensors[i]))
+            if (quantizable_only && !gguf_tensor_quantizable(&model->tensors[i]))
                 continue;
             if (rule_matches(&list->rules[r], model->tensors[i].name, &matches, err) != ALLOT_OK)
                 return err->status;
@@ -253,8 +253,9 @@ static allot_status bind_list(struct constraint_list *list, const struct gguf_mo
             first = true;
         }
         if (!any)
-            return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: no tensor that can be quantized matches",
-                              constraint_label(label, &list->rules[r]));
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: no tensor%s matches",
+                              constraint_label(label, &list->rules[r]),
+                              quantizable_only ? " that can be quantized" : "");
         if (!first)
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: an earlier --%s matches all of its tensors",
                               constraint_label(label, &list->rules[r]), list->rules[r].option);
@@ -353,10 +354,10 @@ static allot_status bind_ties(struct constraints *c, const struct gguf_model *mo
 
 allot_status constraints_bind(struct constraints *c, const struct gguf_model *model, struct allot_error *err)
 {
-    struct constraint_list *const lists[] = {&c->pins, &c->mins, &c->maxs, &c->budgets};
-    allot_status status = ALLOT_OK;
+    struct constraint_list *const lists[] = {&c->pins, &c->mins, &c->maxs};
+    allot_status status = bind_list(&c->budgets, model, false, err);
     for (size_t i = 0; status == ALLOT_OK && i < sizeof lists / sizeof *lists; i++)
-        status = bind_list(lists[i], model, err);
+        status = bind_list(lists[i], model, true, err);
     return status == ALLOT_OK ? bind_ties(c, model, err) : status;
 }
 

@@ -44,8 +44,8 @@ struct constraints {
  * caller's, and must stay. */
 allot_status constraints_parse(struct constraints *c, const char *types,
                                const struct constraint_arguments *args, struct allot_error *err);
-/* Finds which rule holds for which quantizable tensor. A pattern that matches none is an error: a misspelt
- * constraint would be broken in silence. */
+/* Finds which rule holds for which quantizable tensor, of budgets for which tensor. A pattern that matches
+ * none is an error: a misspelt constraint would be broken in silence. */
 allot_status constraints_bind(struct constraints *c, const struct gguf_model *model, struct allot_error *err);
 void constraints_release(struct constraints *c);
 

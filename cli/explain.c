@@ -81,14 +81,16 @@ static const char *verdict(const struct explained *e, const struct knapsack_choi
     return choice->bytes > e->chosen->bytes ? "not worth its bytes" : "saves too little";
 }
 
-static void print_head(const struct explained *e, const struct gguf_model *model, const char *name)
+static void print_head(const struct explained *e, const struct knapsack *k, const char *name)
 {
+    const struct gguf_model *model = k->model;
     const struct gguf_tensor *tensor = gguf_model_tensor(model, name);
     printf("\n%s (%" PRId64 " rows of %" PRId64 ")", name, tensor->n_rows, tensor->ne[0]);
     if (e->item->n_tensors > 1)
         printf(", tied with %zu others: bytes and costs of all", e->item->n_tensors - 1);
     if (e->lambda > 0)
-        printf(": at the margin 1 MB is worth %.4g nats per token\n", 1e6 * e->lambda);
+        printf(": at the margin 1 MB is worth %.4g %s\n", 1e6 * e->lambda,
+               k->in_nats ? "nats per token" : "of relative error");
     else
         printf(": there are bytes to spare\n");
 }
@@ -99,7 +101,7 @@ allot_status explain_print(const struct type_plan *plan, const char *name, struc
                                            ">std. error", ">at the margin", "<verdict"};
     const struct explained e = explained_of(plan, name);
     struct table t;
-    print_head(&e, plan->knapsack->model, name);
+    print_head(&e, plan->knapsack, name);
     table_init(&t, headings, 7);
     for (size_t c = 0; c < e.item->n_choices; c++) {
         const struct knapsack_choice *choice = &e.item->choices[c];
@@ -144,7 +146,8 @@ json_t *explain_json(const struct type_plan *plan, const char *name)
     }
     json_put(object, "tensor", json_text(name));
     json_put(object, "tensors", tensors);
-    json_put(object, "nats_per_megabyte", json_number(1e6 * e.lambda));
+    json_put(object, "nats_per_megabyte",
+             plan->knapsack->in_nats ? json_number(1e6 * e.lambda) : json_null());
     json_put(object, "choices", list);
     return object;
 }

@@ -24,6 +24,7 @@ void knapsack_release(struct knapsack *k)
     free(k->decisions);
     free(k->tensors);
     free(k->choices);
+    free(k->limit_fixed);
     memset(k, 0, sizeof *k);
 }
 
@@ -37,7 +38,8 @@ static allot_status reserve(struct knapsack *k, struct allot_error *err)
     k->decisions = calloc(n, sizeof *k->decisions);
     k->tensors = calloc(n, sizeof *k->tensors);
     k->choices = calloc(n * (GGML_TYPE_COUNT + 1), sizeof *k->choices);
-    if (!k->items || !k->item_of || !k->decisions || !k->tensors || !k->choices)
+    k->limit_fixed = calloc(k->constraints->budgets.n + 1, sizeof *k->limit_fixed);
+    if (!k->items || !k->item_of || !k->decisions || !k->tensors || !k->choices || !k->limit_fixed)
         return allot_fail_memory(err, n * GGML_TYPE_COUNT * sizeof *k->choices, "the plan");
     return ALLOT_OK;
 }
@@ -45,13 +47,17 @@ static allot_status reserve(struct knapsack *k, struct allot_error *err)
 static void group_tensors(struct knapsack *k)
 {
     const int32_t *tied = k->constraints->tied;
+    const struct constraint_list *budgets = &k->constraints->budgets;
     int64_t *storage = k->tensors;
     for (int64_t i = 0; i < k->model->n_tensors; i++) {
         const struct gguf_tensor *tensor = &k->model->tensors[i];
         const bool joins = tied[i] >= 0 && tied[i] != i;
         k->item_of[i] = SIZE_MAX;
-        if (!gguf_tensor_quantizable(tensor))
+        if (!gguf_tensor_quantizable(tensor)) {
+            if (budgets->of[i] >= 0)
+                k->limit_fixed[budgets->of[i]] += gguf_padded(tensor->n_bytes);
             continue;
+        }
         k->item_of[i] = joins ? k->item_of[tied[i]] : k->n++;
         k->items[k->item_of[i]].n_tensors++;
         k->decisions[i] = DECISION_CHOSEN;
@@ -342,7 +348,8 @@ static allot_status fill_item(struct knapsack *k, struct knapsack_item *item, co
 allot_status knapsack_init(struct knapsack *k, const struct gguf_model *model, const struct cost_table *costs,
                            const struct constraints *constraints, struct allot_error *err)
 {
-    *k = (struct knapsack){.model = model, .constraints = constraints};
+    *k = (struct knapsack){
+        .model = model, .constraints = constraints, .in_nats = cost_set_in_nats(&costs->set)};
     allot_status status = check_measured(k, costs, err);
     if (status == ALLOT_OK)
         status = reserve(k, err);

@@ -51,11 +51,13 @@ const char *decision_name(enum tensor_decision decision);
 struct knapsack {
     const struct gguf_model *model;
     const struct constraints *constraints; /* bound to the model */
+    bool in_nats;                          /* costs are KL; else relative errors (cost_set_in_nats) */
     struct knapsack_item *items;
     size_t n;
     size_t *item_of;                 /* [model->n_tensors], or SIZE_MAX */
     enum tensor_decision *decisions; /* [model->n_tensors] */
     int64_t source_bytes;            /* of all items as they are, padded */
+    int64_t *limit_fixed;            /* per --budget: bytes of tensors under it that keep their type */
     int64_t *tensors;                /* storage */
     struct knapsack_choice *choices; /* storage */
 };
@@ -71,7 +73,7 @@ struct knapsack_answer {
     size_t *chosen;            /* [n]: the choice of each item */
     struct plan_result result; /* cost, bound: sums of costs as they stood, negative ones included */
     double *lambdas;           /* per --budget: what a byte is worth under it, nats per token */
-    int64_t *used;             /* per --budget: bytes taken */
+    int64_t *used;             /* per --budget: bytes taken, by tensors that keep their type too */
     size_t n_unknown;          /* tensors whose cost was never measured and is not in the sum */
 };
 

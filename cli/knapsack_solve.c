@@ -47,7 +47,7 @@ static allot_status check_limit(const struct knapsack *k, size_t limit, struct a
     bool has[GGML_TYPE_COUNT] = {false};
     struct strbuf types = {0};
     char label[200], size[32];
-    int64_t bytes = 0;
+    int64_t bytes = k->limit_fixed[limit];
     for (size_t i = 0; i < k->n; i++) {
         if (k->items[i].limit != limit)
             continue;
@@ -138,7 +138,7 @@ static void fill_problem(struct problem *p, const struct knapsack *k)
     }
     for (size_t l = 0; l < k->constraints->budgets.n; l++)
         p->limits[l] = (struct plan_limit){k->constraints->budgets.rules[l].text,
-                                           k->constraints->budgets.rules[l].bytes};
+                                           k->constraints->budgets.rules[l].bytes - k->limit_fixed[l]};
 }
 
 static allot_status problem_init(struct problem *p, const struct knapsack *k, struct allot_error *err)
@@ -182,6 +182,8 @@ void knapsack_answer_release(struct knapsack_answer *answer)
 static void translate(struct knapsack_answer *answer, const struct knapsack *k, const struct problem *p)
 {
     double cost = 0;
+    for (size_t l = 0; l < k->constraints->budgets.n; l++)
+        answer->used[l] = k->limit_fixed[l];
     for (size_t i = 0; i < k->n; i++) {
         const struct knapsack_item *item = &k->items[i];
         const size_t first = (size_t)(p->items[i].choices - p->choices);

@@ -16,7 +16,11 @@ static double gap_fraction(const struct plan_result *result)
 static void print_prediction(const struct type_plan *plan)
 {
     const struct plan_result *result = &plan->answer.result;
-    printf("predicted KL:  %.6g nats per token\n", result->cost);
+    if (plan->knapsack->in_nats)
+        printf("predicted KL:  %.6g nats per token\n", result->cost);
+    else
+        printf("estimate:      %.6g, the sum of the tensors' relative errors (no KL: --method weight)\n",
+               result->cost);
     if (plan->answer.n_unknown)
         printf("remark:        the costs do not tell of the types that %zu tensors are pinned to; the "
                "prediction "
@@ -65,18 +69,20 @@ static void print_constraints(const struct type_plan *plan)
         printf("budget:        %s of %s for %s\n", str_size(used, plan->answer.used[l]),
                str_size(asked, c->budgets.rules[l].bytes), constraint_label(label, &c->budgets.rules[l]));
     if (c->pins.n) {
-        printf("pinned:        %zu tensors", count_decisions(plan, DECISION_PINNED) + fallbacks);
+        const size_t pinned = count_decisions(plan, DECISION_PINNED) + fallbacks;
+        printf("pinned:        %zu of %zu tensors", pinned,
+               pinned + tied + count_decisions(plan, DECISION_CHOSEN));
         if (fallbacks)
             printf(", %zu of them to the fallback of a type that their rows do not fit", fallbacks);
         if (tied)
             printf(", and %zu tied to these", tied);
-        printf("; %zu chosen\n", count_decisions(plan, DECISION_CHOSEN));
+        putchar('\n');
     }
     if (unlisted)
         printf("remark:        %zu tensors keep their own type, since nothing allowed suits their rows\n",
                unlisted);
     if (c->ties.n)
-        printf("tied:          %zu groups\n", count_ties(plan->knapsack));
+        printf("groups tied:   %zu\n", count_ties(plan->knapsack));
 }
 
 static bool as_it_is(const struct type_plan *plan, const struct gguf_model *model)
@@ -115,8 +121,9 @@ allot_status type_plan_print(const struct type_plan *plan, const struct gguf_mod
 allot_status type_plan_print_ladder(const struct ladder *ladder, const struct type_plan *const *plans,
                                     const struct gguf_model *model, struct allot_error *err)
 {
-    static const char *const headings[] = {"<size asked", ">bytes", ">bits per weight", ">predicted KL",
-                                           "<optimality"};
+    const bool in_nats = ladder->n == 0 || plans[0]->knapsack->in_nats;
+    const char *const headings[] = {"<size asked", ">bytes", ">bits per weight",
+                                    in_nats ? ">predicted KL" : ">relative error", "<optimality"};
     struct table t;
     table_init(&t, headings, 5);
     for (size_t r = 0; r < ladder->n; r++) {
@@ -144,7 +151,8 @@ static json_t *budgets_json(const struct type_plan *plan)
         json_put(entry, "budget", json_text(budgets->rules[l].text));
         json_put(entry, "budget_bytes", json_integer(budgets->rules[l].bytes));
         json_put(entry, "planned_bytes", json_integer(plan->answer.used[l]));
-        json_put(entry, "nats_per_megabyte", json_number(1e6 * plan->answer.lambdas[l]));
+        json_put(entry, "nats_per_megabyte",
+                 plan->knapsack->in_nats ? json_number(1e6 * plan->answer.lambdas[l]) : json_null());
         json_array_append_new(list, entry);
     }
     return list;
@@ -153,10 +161,13 @@ static json_t *budgets_json(const struct type_plan *plan)
 static void prediction_json(json_t *object, const struct type_plan *plan)
 {
     const struct plan_result *result = plan->knapsack ? &plan->answer.result : NULL;
-    json_put(object, "predicted_kl", result ? json_number(result->cost) : json_null());
+    const bool in_nats = result && plan->knapsack->in_nats;
+    json_put(object, "predicted_kl", in_nats ? json_number(result->cost) : json_null());
+    json_put(object, "predicted_relative_error",
+             result && !in_nats ? json_number(result->cost) : json_null());
     json_put(object, "exact", result ? json_boolean(result->exact) : json_null());
     json_put(object, "lower_bound", result ? json_number(result->lower_bound) : json_null());
-    json_put(object, "nats_per_megabyte", result ? json_number(1e6 * result->lambda) : json_null());
+    json_put(object, "nats_per_megabyte", in_nats ? json_number(1e6 * result->lambda) : json_null());
     json_put(object, "unknown_costs",
              result ? json_integer((json_int_t)plan->answer.n_unknown) : json_null());
     json_put(object, "budgets", result ? budgets_json(plan) : json_null());

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -14,6 +15,7 @@
 #include "quant/partial.h"
 #include "quant/quant.h"
 #include "recipe_types.h"
+#include "seen_text.h"
 
 /* A user's recipe serves llama-quantize too unless --base had to complete it. */
 static allot_status name_outputs(struct quantize_run *run, struct allot_error *err)
@@ -125,14 +127,59 @@ static allot_status open_calibration(struct quantize_run *run, struct allot_erro
     return status;
 }
 
+/* Has the archive costs of the model to plan from, or of texts that only the user can give again? Costs of
+ * the model's own text that were interrupted are gone on with. */
+static allot_status find_recorded(bool *recorded, struct quantize_run *run, struct allot_error *err)
+{
+    struct archive_cost_set_info *sets = NULL;
+    size_t n = 0;
+    allot_status status = archive_cost_sets(run->job.archive, run->job.sha256, &sets, &n, err);
+    *recorded = false;
+    for (size_t i = 0; i < n && status == ALLOT_OK && !*recorded; i++) {
+        struct cost_table table;
+        bool own = false;
+        if (sets[i].n_rows == 0)
+            continue;
+        status = cost_table_load(&table, &run->job, &sets[i], err);
+        if (status != ALLOT_OK)
+            break;
+        *recorded = table.n_measured > 0;
+        cost_table_release(&table);
+        if (!*recorded)
+            status = seen_text_is_own(&own, run->job.archive, &sets[i], err);
+        *recorded |= status == ALLOT_OK && !own;
+    }
+    free(sets);
+    return status;
+}
+
+/* Are costs to be measured? They are if the arguments ask for it, and where none are on record. */
+static allot_status decide_to_measure(struct quantize_run *run, struct allot_error *err)
+{
+    bool recorded = false;
+    run->measures = !run->args->recipe;
+    if (run->args->recipe || calibration_wanted(&run->args->calibrated) ||
+        access(run->job.archive_path, F_OK) != 0)
+        return ALLOT_OK;
+    allot_status status = model_job_archive(&run->job, ARCHIVE_EXISTING, err);
+    if (status == ALLOT_OK)
+        status = model_job_hash(&run->job, run->progress, err);
+    if (status == ALLOT_OK)
+        status = find_recorded(&recorded, run, err);
+    run->measures = !recorded;
+    return status;
+}
+
+static allot_status open_archive(struct quantize_run *run, struct allot_error *err)
+{
+    const enum archive_use use = run->args->recipe ? ARCHIVE_OPPORTUNISTIC : ARCHIVE_CREATE;
+    allot_status status = run->job.archive ? ALLOT_OK : model_job_archive(&run->job, use, err);
+    return status == ALLOT_OK ? model_job_hash(&run->job, run->progress, err) : status;
+}
+
 allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err)
 {
     const struct common_arguments *common = &run->args->calibrated.sized.common;
-    enum archive_use use = ARCHIVE_EXISTING;
-    if (run->args->recipe)
-        use = ARCHIVE_OPPORTUNISTIC;
-    else if (run->args->calibrated.texts.n)
-        use = ARCHIVE_CREATE;
     allot_status status = ladder_parse(&run->ladder, &run->args->calibrated.sized, err);
     if (status == ALLOT_OK)
         status = name_outputs(run, err);
@@ -147,15 +194,13 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
         status = constraints_bind(&run->constraints, run->job.model, err);
     if (status == ALLOT_OK)
         status = pool_new(&run->pool, (int)common->threads, err);
-    if (status == ALLOT_OK && run->args->calibrated.texts.n)
+    if (status == ALLOT_OK)
+        status = decide_to_measure(run, err);
+    if (status == ALLOT_OK && run->measures)
         status = check_room(run, err);
-    if (status == ALLOT_OK && run->args->calibrated.texts.n)
+    if (status == ALLOT_OK && run->measures)
         status = open_calibration(run, err);
-    if (status == ALLOT_OK)
-        status = model_job_archive(&run->job, use, err);
-    if (status == ALLOT_OK)
-        status = model_job_hash(&run->job, run->progress, err);
-    return status;
+    return status == ALLOT_OK ? open_archive(run, err) : status;
 }
 
 /* ---- Types by costs -------------------------------------------------------------------------- */
@@ -221,9 +266,10 @@ static allot_status plan_output(struct quantize_run *run, size_t index, struct a
 
 allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err)
 {
-    const struct calibrated_arguments *args = &run->args->calibrated;
     struct cost_table costs = {0};
-    allot_status status = args->texts.n ? measured_costs(run, &costs, err) : recorded_costs(run, &costs, err);
+    allot_status status = run->measures ? measured_costs(run, &costs, err) : recorded_costs(run, &costs, err);
+    if (status == ALLOT_OK)
+        status = seen_text_is_own(&run->own_text, run->job.archive, &costs.set, err);
     if (status == ALLOT_OK)
         status = name_imatrix(run, err);
     if (status == ALLOT_OK)
@@ -376,6 +422,7 @@ static json_t *output_json(const struct quantize_run *run, const struct quantize
     json_put(document, "sha256", json_text(out->result.sha256));
     json_put(document, "recipe", json_text(out->recipe_path));
     json_put(document, "imatrix", out->imatrix_path ? json_text(out->imatrix_path) : json_null());
+    json_put(document, "own_text", run->args->recipe ? json_null() : json_boolean(run->own_text));
     json_put(document, "fallbacks", json_integer(run->n_fallbacks));
     json_put(document, "floored_tensors", json_integer(out->result.floored_tensors));
     json_put(document, "resumed_tensors", json_integer(out->result.resumed_tensors));
@@ -395,6 +442,8 @@ static allot_status print_text(const struct quantize_run *run, const struct quan
     if (run->imatrix.computed)
         printf(", %s", out->imatrix_path);
     printf("\nSHA-256:       %s\n", out->result.sha256);
+    if (run->own_text)
+        printf("calibration:   text of the model's own\n");
     if (out->refinement.n)
         refinement_print(&out->refinement);
     allot_status status = type_plan_print(&out->plan, run->job.model, err);

@@ -33,7 +33,9 @@ struct quantize_run {
     bool writes_recipe;
     struct pool *pool;
     struct model_job job;
-    struct calibration calibration; /* with texts only */
+    bool own_text;                  /* the calibration's text is the model's own */
+    bool measures;                  /* costs; else they are on record, or the types are in a recipe */
+    struct calibration calibration; /* if so */
     struct job_imatrix imatrix;
     struct knapsack knapsack;                  /* without a recipe */
     int64_t n_fallbacks;                       /* of a recipe */

@@ -13,8 +13,12 @@
 
 enum {
     LEAST_SEQUENCES = 8, /* held out, and for the slope */
+    TAUGHT_SHARE = 3,    /* sequences for the slope, of as many of the costs: noise in it is what misleads */
     SHUFFLE_SEED = 1
 };
+
+/* Bold to careful. */
+static const double dampings[DAMPINGS] = {1, 2, 4};
 
 struct refine {
     struct knapsack *knapsack;
@@ -79,27 +83,26 @@ static allot_status copy_windows(struct text_windows *to, const int32_t *first, 
     return ALLOT_OK;
 }
 
-/* Of the texts' other sequences half are held out, half tell the slope, of each at most as many as the costs
- * had. */
+/* Of the texts' other sequences a part is held out, the others tell the slope. */
 static allot_status deal_sequences(struct refine *r, struct allot_error *err)
 {
     const struct text_windows *seen = &r->c->sequences;
     struct text_windows all = {0};
-    allot_status status = calibration_more_sequences(&all, r->c, r->args, 4 * seen->n, err);
+    allot_status status = calibration_more_sequences(&all, r->c, r->args, (2 + TAUGHT_SHARE) * seen->n, err);
     if (status != ALLOT_OK)
         return status;
-    const int64_t n = take_unseen(&all, seen), n_each = n / 2 < seen->n ? n / 2 : seen->n;
-    if (n_each < LEAST_SEQUENCES)
+    const int64_t n = take_unseen(&all, seen), n_out = n / (1 + TAUGHT_SHARE);
+    if (n_out < LEAST_SEQUENCES)
         status = allot_fail(err, ALLOT_ERR_ARGUMENT,
                             "--refine: the texts have %" PRId64 " sequences of %" PRId32
                             " tokens beside those of the costs, %d are needed; give more text or fewer "
                             "--sequences",
-                            n, seen->n_ctx, 2 * LEAST_SEQUENCES);
-    r->n_taught = n_each;
+                            n, seen->n_ctx, (1 + TAUGHT_SHARE) * LEAST_SEQUENCES);
+    r->n_taught = n - n_out;
     if (status == ALLOT_OK)
-        status = copy_windows(&r->held_out, all.ids, n_each, NULL, 0, seen->n_ctx, err);
+        status = copy_windows(&r->held_out, all.ids, n_out, NULL, 0, seen->n_ctx, err);
     if (status == ALLOT_OK)
-        status = copy_windows(&r->windows, all.ids + n_each * seen->n_ctx, n_each, seen->ids, seen->n,
+        status = copy_windows(&r->windows, all.ids + n_out * seen->n_ctx, r->n_taught, seen->ids, seen->n,
                               seen->n_ctx, err);
     text_windows_release(&all);
     return status;
@@ -120,30 +123,42 @@ static void list_types(struct refine *r)
             r->types[r->n_types++] = (enum ggml_type)type;
 }
 
-/* What the tensor's type costs, its error on top: a change must be worth more than it is uncertain. */
-static bool change_to(double *cost, const struct tensor_changes *changes, enum ggml_type type)
+static const struct type_change *find_change(const struct tensor_changes *changes, enum ggml_type type)
 {
     for (size_t j = 0; j < changes->n; j++)
-        if (changes->list[j].type == type) {
-            *cost += changes->list[j].change + changes->list[j].std_err;
-            return true;
-        }
-    return false;
+        if (changes->list[j].type == type)
+            return &changes->list[j];
+    return NULL;
 }
 
-static void set_costs(struct refine *r, const struct tensor_changes *changes)
+/* A change must be worth more than it is uncertain. */
+static void set_costs(struct refine *r, const struct tensor_changes *changes, double damping)
 {
     for (size_t i = 0; i < r->knapsack->n; i++) {
-        struct knapsack_item *item = &r->knapsack->items[i];
+        const struct knapsack_item *item = &r->knapsack->items[i];
         for (size_t j = 0; j < item->n_choices; j++) {
             double cost = 0;
             bool all = true;
-            for (size_t t = 0; t < item->n_tensors; t++)
-                all = change_to(&cost, &changes[item->tensors[t]], item->choices[j].type) && all;
+            for (size_t t = 0; t < item->n_tensors; t++) {
+                const struct type_change *change =
+                    find_change(&changes[item->tensors[t]], item->choices[j].type);
+                all = all && change;
+                cost += change ? change->slope + damping * change->curve + change->std_err : 0;
+            }
             if (all)
                 item->choices[j].cost = cost;
         }
     }
+}
+
+static double predict(const struct type_plan *next, const struct tensor_changes *changes, int64_t n_tensors)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n_tensors; i++) {
+        const struct type_change *change = find_change(&changes[i], next->types[i]);
+        sum += change ? change->slope + change->curve : 0;
+    }
+    return sum;
 }
 
 /* Between the knapsack and a list, item by item. */
@@ -159,35 +174,9 @@ static void move_costs(const struct refine *r, bool restore)
         }
 }
 
-static allot_status solve_again(struct type_plan *next, struct refine *r, const struct type_plan *plan,
-                                struct allot_error *err)
-{
-    const struct calibration *c = r->c;
-    const int64_t n_tensors = r->knapsack->model->n_tensors;
-    const struct relinearize_options options = {.chunk = (int32_t)r->args->chunk,
-                                                .seed = (uint64_t)r->args->seed,
-                                                .n_taught = r->n_taught,
-                                                .types = r->types,
-                                                .n_types = r->n_types,
-                                                .memory = &c->memory};
-    struct tensor_changes *changes = calloc((size_t)n_tensors + 1, sizeof *changes);
-    if (!changes)
-        return allot_fail_memory(err, (size_t)n_tensors * sizeof *changes, "a plan");
-    allot_status status = relinearize_run(changes, &c->net, plan->types, c->pool, &r->windows, r->imatrix,
-                                          &options, r->progress, err);
-    if (status == ALLOT_OK) {
-        set_costs(r, changes);
-        status = type_plan_solve(next, r->knapsack, &r->args->sized, r->rung, r->keys, err);
-        move_costs(r, true);
-        tensor_changes_free(changes, n_tensors);
-    }
-    free(changes);
-    return status;
-}
-
-/* Fills in what the round's plan measures on the held-out sequences. */
-static allot_status measure_round(struct refine_round *round, struct refine *r, const struct type_plan *plan,
-                                  bool first, struct allot_error *err)
+/* Fills in what a plan measures on the held-out sequences. */
+static allot_status measure(struct refine_try *try, struct refine *r, const struct type_plan *plan,
+                            bool first, struct allot_error *err)
 {
     double sum = 0, squares = 0, gain = 0, gain_squares = 0, n = (double)r->held_out.n;
     allot_status status = planned_divergence(r->kl, &r->c->net, plan->types, r->c->pool, &r->held_out,
@@ -203,18 +192,18 @@ static allot_status measure_round(struct refine_round *round, struct refine *r, 
         gain += better;
         gain_squares += better * better;
     }
-    round->kl = sum / n;
-    round->std_err = sqrt(fmax(0, squares / n - round->kl * round->kl) / (n - 1));
-    round->gain = gain / n;
-    round->gain_std_err = sqrt(fmax(0, gain_squares / n - round->gain * round->gain) / (n - 1));
+    try->kl = sum / n;
+    try->std_err = sqrt(fmax(0, squares / n - try->kl * try->kl) / (n - 1));
+    try->gain = gain / n;
+    try->gain_std_err = sqrt(fmax(0, gain_squares / n - try->gain * try->gain) / (n - 1));
     return ALLOT_OK;
 }
 
-static int64_t count_changed(const struct type_plan *a, const struct type_plan *b, int64_t n_tensors)
+static int64_t count_changed(const enum ggml_type *a, const enum ggml_type *b, int64_t n_tensors)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < n_tensors; i++)
-        n += a->types[i] != b->types[i];
+        n += a[i] != b[i];
     return n;
 }
 
@@ -228,38 +217,78 @@ static void price_again(struct type_plan *plan)
     plan->answer.result.exact = false;
 }
 
+/* One try: the knapsack for the changes from `plan`. Replaces *best if it measures better. */
+static allot_status try_damping(struct refinement *out, struct type_plan *best, const enum ggml_type *from,
+                                struct refine *r, const struct tensor_changes *changes, double damping,
+                                struct allot_error *err)
+{
+    const int64_t n_tensors = r->knapsack->model->n_tensors;
+    const double lower_bound = best->answer.result.lower_bound;
+    struct refine_try *try = &out->tries[out->n];
+    struct type_plan next = {0};
+    set_costs(r, changes, damping);
+    allot_status status = type_plan_solve(&next, r->knapsack, &r->args->sized, r->rung, r->keys, err);
+    move_costs(r, true);
+    if (status != ALLOT_OK)
+        return status;
+    try->damping = damping;
+    try->n_changed = count_changed(from, next.types, n_tensors);
+    try->predicted = predict(&next, changes, n_tensors);
+    if (try->n_changed > 0)
+        status = measure(try, r, &next, false, err);
+    if (status == ALLOT_OK && try->n_changed > 0 && try->kl < out->tries[out->best].kl) {
+        type_plan_release(best);
+        *best = next;
+        price_again(best);
+        best->answer.result.lower_bound = fmin(lower_bound, best->answer.result.cost);
+        out->best = out->n;
+    } else {
+        type_plan_release(&next);
+    }
+    out->n += status == ALLOT_OK && try->n_changed > 0;
+    return status;
+}
+
+static allot_status run_round(struct refinement *out, struct type_plan *best, struct refine *r, int64_t round,
+                              struct allot_error *err)
+{
+    const size_t n_tensors = (size_t)r->knapsack->model->n_tensors;
+    const struct relinearize_options options = {.chunk = (int32_t)r->args->chunk,
+                                                .seed = (uint64_t)r->args->seed,
+                                                .n_taught = r->n_taught,
+                                                .types = r->types,
+                                                .n_types = r->n_types,
+                                                .memory = &r->c->memory};
+    struct tensor_changes *changes = calloc(n_tensors + 1, sizeof *changes);
+    enum ggml_type *from = malloc((n_tensors + 1) * sizeof *from);
+    allot_status status =
+        changes && from ? ALLOT_OK : allot_fail_memory(err, n_tensors * sizeof *changes, "a plan");
+    if (status == ALLOT_OK) {
+        memcpy(from, best->types, n_tensors * sizeof *from);
+        status = relinearize_run(changes, &r->c->net, from, r->c->pool, &r->windows, r->imatrix, &options,
+                                 r->progress, err);
+    }
+    for (size_t i = 0; i < DAMPINGS && status == ALLOT_OK; i++) {
+        out->tries[out->n].round = round;
+        status = try_damping(out, best, from, r, changes, dampings[i], err);
+    }
+    if (changes)
+        tensor_changes_free(changes, (int64_t)n_tensors);
+    free(changes);
+    free(from);
+    return status;
+}
+
 static allot_status run_rounds(struct refinement *out, struct type_plan *plan, struct refine *r,
                                int64_t n_rounds, struct allot_error *err)
 {
-    const int64_t n_tensors = r->knapsack->model->n_tensors;
-    const double lower_bound = plan->answer.result.lower_bound;
-    struct type_plan now = {0}, next = {0}; /* where the rounds stand, unless that is `plan`, the best */
-    allot_status status = measure_round(&out->rounds[out->n++], r, plan, true, err);
-    while (status == ALLOT_OK && (int64_t)out->n <= n_rounds) {
-        const struct type_plan *from = now.types ? &now : plan;
-        struct refine_round *round = &out->rounds[out->n];
-        status = solve_again(&next, r, from, err);
-        if (status != ALLOT_OK)
+    allot_status status = measure(&out->tries[out->n++], r, plan, true, err);
+    for (int64_t round = 1; round <= n_rounds && status == ALLOT_OK; round++) {
+        const size_t best = out->best;
+        status = run_round(out, plan, r, round, err);
+        if (out->best == best)
             break;
-        round->n_changed = count_changed(from, &next, n_tensors);
-        if (round->n_changed == 0)
-            break;
-        status = measure_round(round, r, &next, false, err);
-        type_plan_release(&now);
-        if (status == ALLOT_OK && round->kl < out->rounds[out->best].kl) {
-            type_plan_release(plan);
-            *plan = next;
-            price_again(plan);
-            plan->answer.result.lower_bound = fmin(lower_bound, plan->answer.result.cost);
-            out->best = out->n;
-        } else {
-            now = next;
-        }
-        memset(&next, 0, sizeof next);
-        out->n++;
     }
-    type_plan_release(&now);
-    type_plan_release(&next);
     return status;
 }
 
@@ -283,6 +312,7 @@ allot_status refine_plan(struct refinement *out, struct type_plan *plan, struct 
         n_costs += knapsack->items[i].n_choices;
     allot_status status = deal_sequences(&r, err);
     out->n_held_out = r.held_out.n;
+    out->n_taught = r.n_taught;
     r.kl = malloc(sizeof *r.kl * (size_t)(r.held_out.n + 1));
     r.first_kl = malloc(sizeof *r.first_kl * (size_t)(r.held_out.n + 1));
     r.costs = malloc(sizeof *r.costs * n_costs);
@@ -305,29 +335,37 @@ allot_status refine_plan(struct refinement *out, struct type_plan *plan, struct 
 
 void refinement_print(const struct refinement *refinement)
 {
-    printf("refined:       KL on %" PRId64 " held-out calibration sequences, round by round\n",
-           refinement->n_held_out);
-    for (size_t i = 0; i < refinement->n; i++) {
-        const struct refine_round *round = &refinement->rounds[i];
-        printf("  %2zu: %.6f ± %.6f", i, round->kl, round->std_err);
-        if (i > 0)
-            printf(", %+.2f ± %.2f %%, %" PRId64 " tensors changed",
-                   -100 * round->gain / refinement->rounds[0].kl,
-                   100 * round->gain_std_err / refinement->rounds[0].kl, round->n_changed);
-        printf("%s\n", i == refinement->best ? "  <- taken" : "");
+    const double first = refinement->tries[0].kl;
+    printf("refined:       KL on %" PRId64 " held-out calibration sequences; slopes from %" PRId64
+           " others\n",
+           refinement->n_held_out, refinement->n_taught);
+    printf("  by costs: %.6f ± %.6f%s\n", first, refinement->tries[0].std_err,
+           refinement->best == 0 ? "  <- kept" : "");
+    for (size_t i = 1; i < refinement->n; i++) {
+        const struct refine_try *try = &refinement->tries[i];
+        printf("  round %" PRId64 ", damping %2.0f: %.6f ± %.6f, %+.2f ± %.2f %%; %" PRId64
+               " tensors changed%s\n",
+               try->round, try->damping, try->kl, try->std_err, -100 * try->gain / first,
+               100 * try->gain_std_err / first, try->n_changed, i == refinement->best ? "  <- kept" : "");
     }
 }
 
 json_t *refinement_json(const struct refinement *refinement)
 {
-    json_t *rounds = json_array();
+    json_t *tries = json_array();
     for (size_t i = 0; i < refinement->n; i++) {
-        const struct refine_round *round = &refinement->rounds[i];
-        json_array_append_new(rounds,
-                              json_pack("{s:o,s:o,s:o,s:o,s:I,s:b}", "kl", json_number(round->kl), "se",
-                                        json_number(round->std_err), "gain", json_number(round->gain),
-                                        "gain_se", json_number(round->gain_std_err), "changed",
-                                        (json_int_t)round->n_changed, "taken", i == refinement->best));
+        const struct refine_try *try = &refinement->tries[i];
+        json_t *object = json_object();
+        json_put(object, "round", json_integer(try->round));
+        json_put(object, "damping", json_number(try->damping));
+        json_put(object, "kl", json_number(try->kl));
+        json_put(object, "se", json_number(try->std_err));
+        json_put(object, "gain", json_number(try->gain));
+        json_put(object, "gain_se", json_number(try->gain_std_err));
+        json_put(object, "predicted_change", json_number(try->predicted));
+        json_put(object, "changed", json_integer(try->n_changed));
+        json_put(object, "kept", json_boolean(i == refinement->best));
+        json_array_append_new(tries, object);
     }
-    return rounds;
+    return tries;
 }

@@ -10,18 +10,22 @@
 #include "calibration.h"
 #include "type_plan.h"
 
-enum { MAX_ROUNDS = 32 };
+enum { MAX_ROUNDS = 32, DAMPINGS = 3, MAX_TRIES = 1 + MAX_ROUNDS * DAMPINGS };
 
-struct refine_round {
-    int64_t n_changed;         /* tensors whose type differs from the round's before */
+/* A plan that was measured. */
+struct refine_try {
+    int64_t round; /* 0: the plan by costs */
+    double damping;
+    int64_t n_changed;         /* tensors whose type differs from the plan it came from */
+    double predicted;          /* change of KL from that plan */
     double kl, std_err;        /* on the held-out sequences, nats per token */
     double gain, gain_std_err; /* KL of the first plan minus this one's, paired by sequence */
 };
 
 struct refinement {
-    struct refine_round rounds[MAX_ROUNDS + 1]; /* the first is the plan by costs */
+    struct refine_try tries[MAX_TRIES]; /* the first is the plan by costs */
     size_t n, best;
-    int64_t n_held_out; /* sequences */
+    int64_t n_held_out, n_taught; /* sequences: to measure by, and to take slopes from */
 };
 
 /* Improves a solved plan in place; args, rung and keys are those it was solved with. c is open and read. The

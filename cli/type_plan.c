@@ -59,6 +59,16 @@ static allot_status finished_types(bool *finished, struct archive *archive, int6
     return status;
 }
 
+bool cost_set_in_nats(const struct archive_cost_set_info *set)
+{
+    return strcmp(set->method, "weight") != 0;
+}
+
+const char *cost_set_unit(const struct archive_cost_set_info *set)
+{
+    return cost_set_in_nats(set) ? "nats per token" : "relative error";
+}
+
 allot_status cost_table_load(struct cost_table *table, struct model_job *job,
                              const struct archive_cost_set_info *set, struct allot_error *err)
 {

@@ -17,6 +17,11 @@ struct tensor_costs {
     size_t n, n_infeasible;
 };
 
+/* Are the costs of a set KL divergences? Those of --method weight are relative errors, which have no scale in
+ * common with them. */
+bool cost_set_in_nats(const struct archive_cost_set_info *set);
+const char *cost_set_unit(const struct archive_cost_set_info *set); /* "nats per token", "relative error" */
+
 struct cost_table {
     struct archive_cost_set_info set;
     struct tensor_costs *tensors; /* [model->n_tensors] */

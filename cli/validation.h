@@ -21,6 +21,7 @@
 #include "calibration.h"
 #include "measure/measure.h"
 #include "output.h"
+#include "seen_text.h"
 #include "type_plan.h"
 
 /* Rank correlation of measured and predicted changes: at least this. */
@@ -96,6 +97,7 @@ struct validation {
     size_t n_planned;
     struct rounding roundings[GGML_TYPE_COUNT]; /* of kernels that plans use; the first is that of Q8_0 */
     size_t n_roundings;
+    struct seen_overlap overlap; /* of the evaluation windows with what calibration saw */
 };
 
 /* ---- Costs (validation_costs.c) ---------------------------------------------------------------- */
@@ -106,8 +108,6 @@ bool validation_method_known(const char *name);
 allot_status validation_each_item(const char *list,
                                   allot_status (*each)(void *user, const char *item, struct allot_error *err),
                                   void *user, struct allot_error *err);
-/* Are the set's costs nats per token, so that they predict KL? Those from weights alone are not. */
-bool validation_in_nats(const struct validation *v, size_t set);
 /* The imatrix, and the sets: those on record with this imatrix, or computed from the texts. */
 allot_status validation_costs(struct validation *v, const struct allot_progress *progress,
                               struct allot_error *err);
@@ -119,12 +119,13 @@ bool validation_cost(double *cost, const struct cost_table *costs, const struct 
 
 /* The type to which the kernels of a type of weights round activations. */
 enum ggml_type validation_kernel(enum ggml_type type);
-/* Lists the sizes, from --size or --bpw. *out: caller frees. */
-struct plan_size {
-    double bpw;    /* or, if 0, */
-    int64_t bytes; /* of the file */
+/* A size to plan for: bits per weight, or 0 and a rung. */
+struct validation_size {
+    double bpw;
+    struct rung rung;
 };
-allot_status validation_sizes(struct plan_size **out, size_t *n, const struct validate_arguments *args,
+/* Lists the sizes, from --size or --bpw. *out: caller frees. */
+allot_status validation_sizes(struct validation_size **out, size_t *n, const struct validate_arguments *args,
                               struct allot_error *err);
 /* Chooses types, and measures what the archive does not hold yet. */
 allot_status validation_measure(struct validation *v, const struct allot_progress *progress,
@@ -156,11 +157,11 @@ struct agreement {
     double rank, first, median, third; /* of set over reference */
 };
 
-/* What a set's costs of an assignment add up to; NAN if one is missing. */
+/* What a set's costs of an assignment add up to; NAN if one is missing, or if they are not KL. */
 double validation_predicted(const struct validation *v, size_t set, size_t assignment);
 /* What rounding adds to the plan's KL, 0 or more, nats per token. */
 double validation_floor(const struct validation *v, const struct planned *plan);
-/* Measured over predicted. */
+/* Measured over predicted; NAN for costs that are not KL. */
 double validation_ratio(const struct validation *v, const struct planned *plan, bool with_floor);
 
 /* rankings: room for n_sets; agreements: room for 3 * n_sets; how many go to *n_... */

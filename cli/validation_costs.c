@@ -40,11 +40,6 @@ allot_status validation_each_item(const char *list,
     return status;
 }
 
-bool validation_in_nats(const struct validation *v, size_t set)
-{
-    return strcmp(v->sets[set].costs.set.method, "weight") != 0;
-}
-
 bool validation_cost(double *cost, const struct cost_table *costs, const struct gguf_model *model,
                      int64_t tensor, enum ggml_type type)
 {

@@ -13,7 +13,7 @@
 double validation_predicted(const struct validation *v, size_t set, size_t assignment)
 {
     const struct gguf_model *model = v->job.model;
-    double predicted = 0, cost;
+    double predicted = cost_set_in_nats(&v->sets[set].costs.set) ? 0 : NAN, cost;
     for (int64_t i = 0; i < model->n_tensors; i++)
         predicted +=
             validation_cost(&cost, &v->sets[set].costs, model, i, v->assignments[assignment].types[i]) ? cost
@@ -53,6 +53,8 @@ double validation_floor(const struct validation *v, const struct planned *plan)
 
 double validation_ratio(const struct validation *v, const struct planned *plan, bool with_floor)
 {
+    if (!cost_set_in_nats(&v->sets[plan->set].costs.set))
+        return NAN;
     return validation_kl(v, plan->assignment).mean /
            (plan->predicted + (with_floor ? validation_floor(v, plan) : 0));
 }
@@ -78,7 +80,7 @@ static allot_status rank_tensors(struct ranking *r, const struct validation *v, 
         measured[k] = change.mean;
         predicted[k] = low - high;
         r->n_clear += change.mean > 2 * change.se || isnan(change.se);
-        if (measured[k] > 0 && predicted[k] > 0 && validation_in_nats(v, r->set))
+        if (measured[k] > 0 && predicted[k] > 0)
             ratios[n_ratios++] = measured[k] / predicted[k];
     }
     if (status == ALLOT_OK)
@@ -104,9 +106,11 @@ static void bound_ratios(struct ranking *r, const struct validation *v)
     r->least_ratio = r->most_ratio = r->farthest_bits = NAN;
     for (size_t i = 0; i < v->n_planned; i++) {
         const struct planned *plan = &v->planned[i];
-        if (plan->set != r->set || !validation_in_nats(v, r->set))
+        if (plan->set != r->set)
             continue;
         const double ratio = validation_ratio(v, plan, true), off = fabs(log(ratio));
+        if (isnan(ratio))
+            continue;
         r->least_ratio = isnan(r->least_ratio) || ratio < r->least_ratio ? ratio : r->least_ratio;
         r->most_ratio = isnan(r->most_ratio) || ratio > r->most_ratio ? ratio : r->most_ratio;
         if (isnan(r->farthest_bits) || off > farthest) {
@@ -140,18 +144,15 @@ static void advise(struct ranking *r, const struct validation *v)
         say(r, ", or with --method probe");
 }
 
-static void say_plans(struct ranking *r, const struct validation *v)
+static void say_plans(struct ranking *r)
 {
-    if (!validation_in_nats(v, r->set)) {
-        r->trusted = true;
-        say(r, "the plans can be trusted: rank correlation %.3f; the costs are no KL and predict none",
-            r->rank);
-        return;
-    }
     const double ratio =
         fabs(log(r->least_ratio)) > fabs(log(r->most_ratio)) ? r->least_ratio : r->most_ratio;
     if (isnan(ratio)) {
-        say(r, "the order can be trusted (rank correlation %.3f), but no plan was measured", r->rank);
+        say(r,
+            "the order can be trusted (rank correlation %.3f), but there is no predicted KL to compare with "
+            "measured",
+            r->rank);
         return;
     }
     r->trusted = r->least_ratio >= LEAST_RATIO && r->most_ratio <= MOST_RATIO;
@@ -164,9 +165,7 @@ static void say_plans(struct ranking *r, const struct validation *v)
         say(r,
             "tensors are ranked well (%.3f), so the plans are sound as to where bits go, but not the KL that "
             "they predict: measured it is %.2f times that at %.3g bits per weight (trusted: %.2f to %.2f); "
-            "there %s, so judge files by 'allot measure'; 'allot quantize --refine' improves plans from "
-            "where "
-            "they stand",
+            "there %s, so judge files by 'allot measure'",
             r->rank, ratio, r->farthest_bits, LEAST_RATIO, MOST_RATIO,
             ratio > 1 ? "errors do more together, or on this text, than they cost alone"
                       : "errors do less together, or on this text, than they cost alone");
@@ -184,12 +183,12 @@ static void judge(struct ranking *r, const struct validation *v)
             r->n_clear, r->n);
     else if (r->rank < LEAST_RANK) {
         say(r,
-            "the plans are not to be trusted: rank correlation %.3f is below %.1f, some bits go to the wrong "
+            "the plans are not to be trusted: rank correlation %.3f is below %.1f, bits go to the wrong "
             "tensors",
             r->rank, LEAST_RANK);
         advise(r, v);
     } else {
-        say_plans(r, v);
+        say_plans(r);
     }
 }
 
@@ -201,7 +200,8 @@ static const char *const class_names[N_CLASSES] = {"all", "below 3 bits", "3 bit
 
 static bool in_class(enum ggml_type type, enum type_class of)
 {
-    return of == ALL_TYPES || (of == LOW_TYPES) == (type_bits(type) < LOW_BITS);
+    const double bits = 8.0 * (double)ggml_type_size(type) / (double)ggml_blck_size(type);
+    return of == ALL_TYPES || (of == LOW_TYPES) == (bits < LOW_BITS);
 }
 
 static allot_status compare_sets(struct agreement *a, const struct validation *v, enum type_class of,
@@ -228,8 +228,7 @@ static allot_status compare_sets(struct agreement *a, const struct validation *v
     for (size_t i = 0; i < a->n && status == ALLOT_OK; i++)
         x[i] /= y[i];
     if (status == ALLOT_OK) {
-        const bool same_unit = validation_in_nats(v, a->set) == validation_in_nats(v, a->reference);
-        const struct rank_quartiles q = rank_quartiles(x, same_unit ? a->n : 0);
+        const struct rank_quartiles q = rank_quartiles(x, a->n);
         a->first = q.first;
         a->median = q.median;
         a->third = q.third;

@@ -117,7 +117,7 @@ static allot_status print_roundings(const struct validation *v, struct allot_err
     printf("\nAll tensors in a fine type: what the kernels add by rounding activations\n");
     table_init(&t, headings, sizeof headings / sizeof *headings);
     for (size_t s = 0; s < v->n_sets; s++)
-        for (size_t k = 0; k < v->n_roundings && validation_in_nats(v, s); k++) {
+        for (size_t k = 0; k < v->n_roundings; k++) {
             const struct rounding *r = &v->roundings[k];
             table_cell(&t, "%s", info(v, s)->method);
             table_cell(&t, "%s", upper_name(kernel, r->kernel));
@@ -141,17 +141,16 @@ static allot_status print_plans(const struct validation *v, struct allot_error *
     for (size_t i = 0; i < v->n_planned; i++) {
         const struct planned *plan = &v->planned[i];
         const struct measure_mean kl = validation_kl(v, plan->assignment);
-        const double unit = validation_in_nats(v, plan->set) ? 1 : NAN; /* nothing is predicted: "-" */
         char size[32];
         table_cell(&t, "%s", info(v, plan->set)->method);
         table_cell(&t, "%.8s", info(v, plan->set)->text_sha256);
         table_cell(&t, "%.2f", plan->bits_per_weight);
         table_cell(&t, "%s", str_size(size, plan->file_bytes));
-        number_cell(&t, "%.6f", unit * plan->predicted);
+        number_cell(&t, "%.6f", cost_set_in_nats(info(v, plan->set)) ? plan->predicted : (double)NAN);
         table_cell(&t, isfinite(kl.se) ? "%.6f ± %.6f" : "%.6f", kl.mean, kl.se);
-        number_cell(&t, "%.3f", unit * validation_ratio(v, plan, false));
-        number_cell(&t, "%.6f", unit * validation_floor(v, plan));
-        number_cell(&t, "%.3f", unit * validation_ratio(v, plan, true));
+        number_cell(&t, "%.3f", validation_ratio(v, plan, false));
+        table_cell(&t, "%.6f", validation_floor(v, plan));
+        number_cell(&t, "%.3f", validation_ratio(v, plan, true));
     }
     return table_print(&t, err);
 }
@@ -227,7 +226,6 @@ static json_t *sets_json(const struct validation *v)
         json_put(set, "tokens", json_integer(info(v, s)->n_tokens));
         json_put(set, "version", json_text(info(v, s)->version));
         json_put(set, "updated", json_text(info(v, s)->updated));
-        json_put(set, "nats", json_boolean(validation_in_nats(v, s)));
         json_put(set, "newest_of_method", json_boolean(v->sets[s].newest));
         json_put(set, "roundings", roundings_json(v, s));
         json_array_append_new(array, set);
@@ -325,6 +323,8 @@ static allot_status print_json(const struct findings *f, struct allot_error *err
 {
     const struct validation *v = f->v;
     json_t *document = json_object();
+    const struct seen_overlap *overlap = &f->v->overlap;
+    json_put(document, "overlap", overlap->known ? json_number(overlap->share) : json_null());
     json_put(document, "model", json_text(v->job.model->path));
     json_put(document, "archive", json_text(v->job.archive_path));
     json_put(document, "imatrix_sha256", json_text(v->imatrix.present ? v->imatrix.data.sha256 : ""));

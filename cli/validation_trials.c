@@ -28,6 +28,11 @@ static bool all_tell(const struct validation *v, int64_t tensor, enum ggml_type 
     return all;
 }
 
+static double bits_of(enum ggml_type type)
+{
+    return 8.0 * (double)ggml_type_size(type) / (double)ggml_blck_size(type);
+}
+
 /* The preferred type or its fallback; else the one of most bits. The tensor's own if there is no other. */
 static enum ggml_type high_type(const struct validation *v, int64_t tensor)
 {
@@ -96,7 +101,7 @@ static allot_status list_degraded(struct validation *v, const struct trial *tria
             continue;
         struct degraded d = {i, low_type(v, i), high_type(v, i)};
         high->types[i] = d.high;
-        if (type_bits(d.low) < type_bits(d.high))
+        if (bits_of(d.low) < bits_of(d.high))
             v->degraded[v->n_degraded++] = d;
     }
     for (size_t k = 0; k < v->n_degraded; k++) {
@@ -114,7 +119,7 @@ static allot_status list_degraded(struct validation *v, const struct trial *tria
 /* ---- Plans ------------------------------------------------------------------------------------------ */
 
 struct size_list {
-    struct plan_size *items;
+    struct validation_size *items;
     size_t n;
     bool bpw;
 };
@@ -122,23 +127,23 @@ struct size_list {
 static allot_status add_size(void *user, const char *item, struct allot_error *err)
 {
     struct size_list *list = user;
-    struct plan_size *grown = realloc(list->items, (list->n + 1) * sizeof *grown), size = {0};
-    char *end = NULL;
+    struct validation_size *grown = realloc(list->items, (list->n + 1) * sizeof *grown), *size;
+    char *end;
     if (grown == NULL)
         return allot_fail_memory(err, (list->n + 1) * sizeof *grown, "sizes");
     list->items = grown;
-    if (list->bpw)
-        size.bpw = strtod(item, &end);
-    if (list->bpw && (*end || !(size.bpw > 0) || size.bpw > 64))
+    size = &grown[list->n++];
+    *size = (struct validation_size){.bpw = list->bpw ? strtod(item, &end) : 0};
+    snprintf(size->rung.text, sizeof size->rung.text, "%.31s", item);
+    if (list->bpw && (*end || !(size->bpw > 0) || size->bpw > 64))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--bpw: '%s' is not a number of bits per weight", item);
-    if (!list->bpw && (!str_parse_size(item, &size.bytes) || size.bytes == 0))
+    if (!list->bpw && (!str_parse_size(item, &size->rung.bytes) || size->rung.bytes == 0))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--size: '%s' is not a size (such as 6GB or 5.5GiB)",
                           item);
-    grown[list->n++] = size;
     return ALLOT_OK;
 }
 
-allot_status validation_sizes(struct plan_size **out, size_t *n, const struct validate_arguments *args,
+allot_status validation_sizes(struct validation_size **out, size_t *n, const struct validate_arguments *args,
                               struct allot_error *err)
 {
     struct size_list list = {.bpw = args->sizes == NULL};
@@ -200,69 +205,59 @@ static double least_bpw(const struct validation *v, size_t set)
     return 1.02 * bits_per_weight(sum, model_parameters(model));
 }
 
-/* The plan of a set for one size; none where the set cannot reach it, which is told. */
-static allot_status list_plan(struct validation *v, size_t set, const struct knapsack *knapsack,
-                              const struct plan_size *size, const struct trial *trial,
-                              const struct allot_progress *progress, struct allot_error *err)
+/* Plans for one size by one set; none where the set cannot reach it, which is told. */
+static allot_status list_plan(struct validation *v, size_t set, const struct validation_size *size,
+                              const struct trial *trial, const struct allot_progress *progress,
+                              struct allot_error *err)
 {
-    const struct sized_arguments sized = {.bpw = size->bpw};
-    const struct rung rung = {.bytes = size->bytes};
     struct provenance keys;
-    struct type_plan plan;
+    struct type_plan plan = {0};
+    struct constraints constraints = {0};
+    struct knapsack knapsack = {0};
+    struct sized_arguments sized = v->args->calibrated.sized;
+    sized.bpw = size->bpw;
+    sized.sizes = size->bpw > 0 ? NULL : v->args->sizes;
     provenance_fill(&keys, &v->imatrix, v->imatrix.path ? v->imatrix.path : "imatrix.gguf", v->job.sha256);
-    allot_status status = type_plan_solve(&plan, knapsack, &sized, &rung, &keys, err);
-    if (status == ALLOT_ERR_INFEASIBLE) {
-        allot_note(progress, "no plan by %s: %s", v->sets[set].costs.set.method, err->message);
-        return ALLOT_OK;
-    }
+    allot_status status = constraints_parse(&constraints, v->args->calibrated.types, &sized.constraints, err);
+    if (status == ALLOT_OK)
+        status = constraints_bind(&constraints, v->job.model, err);
+    if (status == ALLOT_OK)
+        status = knapsack_init(&knapsack, v->job.model, &v->sets[set].costs, &constraints, err);
+    if (status == ALLOT_OK)
+        status = type_plan_solve(&plan, &knapsack, &sized, &size->rung, &keys, err);
     if (status == ALLOT_OK)
         status = add_planned(v, set, &plan, trial, err);
+    else if (status == ALLOT_ERR_INFEASIBLE)
+        allot_note(progress, "no plan by %s: %s", v->sets[set].costs.set.method, err->message);
     type_plan_release(&plan);
-    return status;
+    knapsack_release(&knapsack);
+    constraints_release(&constraints);
+    return status == ALLOT_ERR_INFEASIBLE ? ALLOT_OK : status;
 }
 
 /* Of the sizes that nobody asked for, those below the smallest plan become that one. */
-static allot_status list_plans_of(struct validation *v, size_t set, const struct constraints *constraints,
-                                  const struct plan_size *sizes, size_t n, const struct trial *trial,
-                                  const struct allot_progress *progress, struct allot_error *err)
-{
-    const struct string_list *given = &v->args->calibrated.sized.common.given;
-    const bool asked = string_list_has(given, "bpw") || v->args->sizes;
-    const double least = asked ? 0 : least_bpw(v, set);
-    double last = 0;
-    struct knapsack knapsack;
-    allot_status status = knapsack_init(&knapsack, v->job.model, &v->sets[set].costs, constraints, err);
-    if (status != ALLOT_OK)
-        return status;
-    for (size_t i = 0; i < n && status == ALLOT_OK; i++) {
-        struct plan_size size = sizes[i];
-        size.bpw = size.bpw < least ? least : size.bpw;
-        if (asked || size.bpw != last)
-            status = list_plan(v, set, &knapsack, &size, trial, progress, err);
-        last = size.bpw;
-    }
-    knapsack_release(&knapsack);
-    return status;
-}
-
 static allot_status list_plans(struct validation *v, const struct trial *trial,
                                const struct allot_progress *progress, struct allot_error *err)
 {
-    struct constraints constraints = {0};
-    struct plan_size *sizes = NULL;
+    const struct string_list *given = &v->args->calibrated.sized.common.given;
+    const bool asked = string_list_has(given, "bpw") || v->args->sizes;
+    struct validation_size *sizes = NULL;
     size_t n = 0;
     allot_status status = validation_sizes(&sizes, &n, v->args, err);
-    if (status == ALLOT_OK)
-        status = constraints_parse(&constraints, v->args->calibrated.types,
-                                   &v->args->calibrated.sized.constraints, err);
-    if (status == ALLOT_OK)
-        status = constraints_bind(&constraints, v->job.model, err);
     v->planned = calloc(n * v->n_sets + 1, sizeof *v->planned);
     if (status == ALLOT_OK && v->planned == NULL)
         status = allot_fail_memory(err, n * v->n_sets * sizeof *v->planned, "plans");
-    for (size_t s = 0; s < v->n_sets && status == ALLOT_OK; s++)
-        status = list_plans_of(v, s, &constraints, sizes, n, trial, progress, err);
-    constraints_release(&constraints);
+    for (size_t s = 0; s < v->n_sets && status == ALLOT_OK; s++) {
+        const double least = asked ? 0 : least_bpw(v, s);
+        double last = 0;
+        for (size_t i = 0; i < n && status == ALLOT_OK; i++) {
+            struct validation_size size = sizes[i];
+            size.bpw = size.bpw < least ? least : size.bpw;
+            if (asked || size.bpw != last)
+                status = list_plan(v, s, &size, trial, progress, err);
+            last = size.bpw;
+        }
+    }
     free(sizes);
     return status;
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define SUMS_SUFFIX ".in_sum2"
+#define LINEAR_SUFFIX ".in_sum"
 #define COUNTS_SUFFIX ".counts"
 #define MAX_COUNT 9007199254740992.0 /* 2^53: whole numbers beyond are not exact */
 
@@ -25,6 +26,7 @@ static void release_entry(struct imatrix_entry *e)
     free(e->name);
     free(e->sums);
     free(e->counts);
+    free(e->linear);
 }
 
 void imatrix_release(struct imatrix *im)
@@ -316,6 +318,29 @@ fail:
     return status;
 }
 
+/* Adds the sums of the inputs themselves to the entry just read. */
+static allot_status read_linear(struct imatrix *im, const struct gguf_model *model, const char *name,
+                                const struct gguf_tensor *in_sum, struct allot_error *err)
+{
+    struct imatrix_entry *entry = &im->entries[entry_position(im, name)];
+    const float *values = (const float *)(const void *)in_sum->data;
+    if (in_sum->type != GGML_TYPE_F32)
+        return allot_fail(err, ALLOT_ERR_FORMAT, "%s: entry '%s' is not F32", model->path, in_sum->name);
+    if (in_sum->n_elements != entry->n_per_mat * entry->n_mats)
+        return allot_fail(err, ALLOT_ERR_FORMAT,
+                          "%s: entry '%s' has %" PRId64 " sums of inputs and %" PRId64 " of their squares",
+                          model->path, name, in_sum->n_elements, entry->n_per_mat * entry->n_mats);
+    for (int64_t i = 0; i < in_sum->n_elements; i++)
+        if (!isfinite(values[i]))
+            return allot_fail(err, ALLOT_ERR_FORMAT, "%s: entry '%s' has the value %g at %" PRId64,
+                              model->path, in_sum->name, (double)values[i], i);
+    entry->linear = malloc((size_t)in_sum->n_bytes);
+    if (!entry->linear)
+        return allot_fail_memory(err, (size_t)in_sum->n_bytes, name);
+    memcpy(entry->linear, values, (size_t)in_sum->n_bytes);
+    return ALLOT_OK;
+}
+
 /* Sets base to the name without the suffix, if it has it; names are shorter than GGML_MAX_NAME. */
 static bool without_suffix(char base[static GGML_MAX_NAME], const char *name, const char *suffix)
 {
@@ -331,7 +356,7 @@ static allot_status read_gguf_entries(struct imatrix *im, const struct gguf_mode
     char base[GGML_MAX_NAME], other[GGML_MAX_NAME + sizeof SUMS_SUFFIX];
 
     for (int64_t i = 0; i < model->n_tensors; i++) {
-        const struct gguf_tensor *t = &model->tensors[i], *counts;
+        const struct gguf_tensor *t = &model->tensors[i], *counts, *linear;
         bool is_sums = without_suffix(base, t->name, SUMS_SUFFIX);
         if (!is_sums && !without_suffix(base, t->name, COUNTS_SUFFIX))
             continue; /* llama-quantize ignores other tensors too */
@@ -342,6 +367,9 @@ static allot_status read_gguf_entries(struct imatrix *im, const struct gguf_mode
         if (!is_sums)
             continue;
         allot_status status = read_gguf_entry(im, model, base, t, counts, err);
+        snprintf(other, sizeof other, "%s" LINEAR_SUFFIX, base);
+        if (status == ALLOT_OK && (linear = gguf_model_tensor(model, other)) != NULL)
+            status = read_linear(im, model, base, linear, err);
         if (status != ALLOT_OK)
             return status;
     }

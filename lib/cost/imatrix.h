@@ -13,6 +13,8 @@ struct imatrix_entry {
     int64_t n_mats;    /* 1, or the number of experts */
     float *sums;       /* (n_mats, n_per_mat): sums of squared inputs (legacy: as stored) */
     int64_t *counts;   /* [n_mats] tokens seen (legacy: n_mats is 1 and the count is ncall) */
+    float *
+        linear; /* (n_mats, n_per_mat): sums of inputs, "NAME.in_sum", which only some writers add; or NULL */
 };
 
 struct imatrix {
@@ -42,6 +44,15 @@ const struct imatrix_entry *imatrix_find(const struct imatrix *im, const char *n
  * aliases of names ("NAME (reshaped)") are understood. */
 allot_status imatrix_weights(const struct imatrix *im, const struct gguf_tensor *tensor, float **weights,
                              char reason[static 128], struct allot_error *err);
+
+/* Mean inputs (ne[2], ne[0]) of a tensor for which imatrix_weights gives something, 0 for a matrix never
+ * used; caller frees. NULL if the file has none. */
+allot_status imatrix_means(const struct imatrix *im, const struct gguf_tensor *tensor, float **means,
+                           struct allot_error *err);
+
+/* How often tokens took each matrix of the tensor, ne[2] numbers; all 1 where the imatrix (which may be NULL)
+ * does not tell or no token took any. */
+void imatrix_shares(const struct imatrix *im, const struct gguf_tensor *tensor, int64_t *shares);
 
 /* One line for people on how much of the model's quantizable tensors (token_embd and output aside)
  * the imatrix covers, naming up to a few missing ones and whole missing blocks; "" if all. */

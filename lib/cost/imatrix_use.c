@@ -108,6 +108,36 @@ allot_status imatrix_weights(const struct imatrix *im, const struct gguf_tensor 
     return ALLOT_OK;
 }
 
+allot_status imatrix_means(const struct imatrix *im, const struct gguf_tensor *tensor, float **means,
+                           struct allot_error *err)
+{
+    char reason[128];
+    const struct imatrix_entry *e = usable_entry(im, tensor, reason);
+    *means = NULL;
+    if (!e || !e->linear)
+        return ALLOT_OK;
+    float *m = malloc((size_t)(e->n_per_mat * e->n_mats) * sizeof *m);
+    if (!m)
+        return allot_fail_memory(err, (size_t)(e->n_per_mat * e->n_mats) * sizeof *m, tensor->name);
+    for (int64_t i = 0; i < e->n_per_mat * e->n_mats; i++) {
+        const int64_t count = e->counts[i / e->n_per_mat];
+        m[i] = count > 0 ? e->linear[i] / (float)count : 0;
+    }
+    *means = m;
+    return ALLOT_OK;
+}
+
+void imatrix_shares(const struct imatrix *im, const struct gguf_tensor *tensor, int64_t *shares)
+{
+    char reason[128];
+    const struct imatrix_entry *e = im ? usable_entry(im, tensor, reason) : NULL;
+    int64_t sum = 0;
+    for (int64_t m = 0; e && e->n_mats == tensor->ne[2] && m < e->n_mats; m++)
+        sum += shares[m] = e->counts[m];
+    for (int64_t m = 0; sum == 0 && m < tensor->ne[2]; m++)
+        shares[m] = 1;
+}
+
 /* Appends to a line of 512 bytes; what does not fit is cut. */
 static void append(char line[static 512], const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void append(char line[static 512], const char *format, ...)

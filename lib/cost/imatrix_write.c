@@ -51,6 +51,11 @@ static allot_status encode_header(const struct imatrix *im, struct strbuf *sb, s
         strbuf_addf(&name, "%s.counts", e->name);
         h.failed |= name.failed;
         gguf_header_add_tensor(&h, name.failed ? "" : name.data, counts_ne, GGML_TYPE_F32);
+        name.len = 0;
+        strbuf_addf(&name, "%s.in_sum", e->name);
+        h.failed |= name.failed;
+        if (e->linear)
+            gguf_header_add_tensor(&h, name.failed ? "" : name.data, sums_ne, GGML_TYPE_F32);
         strbuf_release(&name);
     }
     allot_status status = gguf_header_encode(&h, sb, NULL, &file_size, err);
@@ -66,9 +71,12 @@ static allot_status write_entry(struct sink *s, const struct imatrix_entry *e, s
         return allot_fail_memory(err, n_counts * sizeof *counts, e->name);
     for (size_t i = 0; i < n_counts; i++)
         counts[i] = (float)e->counts[i];
-    allot_status status = sink_write(s, e->sums, (size_t)(e->n_per_mat * e->n_mats) * sizeof *e->sums, err);
+    size_t n_bytes = (size_t)(e->n_per_mat * e->n_mats) * sizeof *e->sums;
+    allot_status status = sink_write(s, e->sums, n_bytes, err);
     if (status == ALLOT_OK)
         status = sink_write(s, counts, n_counts * sizeof *counts, err);
+    if (status == ALLOT_OK && e->linear)
+        status = sink_write(s, e->linear, n_bytes, err);
     free(counts);
     return status;
 }

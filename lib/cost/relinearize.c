@@ -1,6 +1,5 @@
-/* relinearize.c - what changing one tensor's type costs from where a plan stands.  SPDX-License-Identifier:
- * MIT
- */
+/* relinearize.c - what changing one tensor's type costs from where a plan stands.
+ * SPDX-License-Identifier: MIT */
 #include "cost/relinearize.h"
 
 #include <math.h>
@@ -63,7 +62,8 @@ static allot_status list_types(struct relinearize *r, int64_t index, const struc
 /* ---- Sums into changes -----------------------------------------------------------------------------------
  */
 
-/* Mean and variance of the mean of what n chunks give, each over its tokens. */
+/* Mean and variance of the mean of what n sequences give, each over its tokens: those of one text go
+ * together. */
 struct mean {
     double sum, squares, n;
 };
@@ -91,18 +91,21 @@ static void find_change(struct type_change *out, const struct relinearize *r, co
                         int64_t j, int64_t now)
 {
     const struct projector *projector = &r->gather.projector;
-    const double chunk = projector->chunk, scale = gather_scale(p);
+    const double scale = gather_scale(p);
     int64_t n_types = (int64_t)p->n_types, n_taught = r->n_taught / projector->chunk;
+    const int64_t per_sequence = r->windows->n_ctx / projector->chunk;
     struct mean slope = {0}, curve = {0};
-    for (int64_t c = 0; c < projector->n_chunks; c++) {
-        const double *u = p->u + c * n_types;
-        double step = scale * ((j < 0 ? 0 : u[j]) - (now < 0 ? 0 : u[now]));
-        if (c < n_taught)
-            mean_add(&slope, -step / chunk);
-        else
-            mean_add(&curve, step * step / (2 * chunk));
+    for (int64_t first = 0; first < projector->n_chunks; first += per_sequence) {
+        double sum = 0;
+        for (int64_t c = first; c < first + per_sequence; c++) {
+            const double *u = p->u + c * n_types;
+            double step = scale * ((j < 0 ? 0 : u[j]) - (now < 0 ? 0 : u[now]));
+            sum += first < n_taught ? -step : step * step / 2;
+        }
+        mean_add(first < n_taught ? &slope : &curve, sum / r->windows->n_ctx);
     }
-    out->change = mean_of(&slope) + mean_of(&curve);
+    out->slope = mean_of(&slope);
+    out->curve = mean_of(&curve);
     out->std_err = sqrt(variance_of(&slope) + variance_of(&curve));
 }
 
@@ -123,7 +126,7 @@ static allot_status take(void *user, const struct projection *p, struct allot_er
             continue;
         change->type = j < 0 ? p->tensor->type : p->types[j];
         find_change(change, r, p, j, now);
-        out->n += isfinite(change->change);
+        out->n += isfinite(change->slope + change->curve);
     }
     return ALLOT_OK;
 }

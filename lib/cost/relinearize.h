@@ -1,5 +1,6 @@
-/* relinearize.h - what changing one tensor's type costs from where a plan stands.  SPDX-License-Identifier:
- * MIT
+/* relinearize.h - what changing one tensor's type costs from where a plan stands.
+ *
+ * SPDX-License-Identifier: MIT
  *
  * Costs (fisher.h) are a second-order expansion around the original, where KL(p || p') has no slope. Around
  * the weights W' of a plan, with distribution p', it has one, and it holds all interactions with the errors
@@ -27,7 +28,8 @@
 
 struct type_change {
     enum ggml_type type;
-    double change, std_err; /* nats per token */
+    double slope, curve; /* nats per token; the change is their sum */
+    double std_err;      /* of the sum, over sequences */
 };
 
 /* Of one tensor: candidates, the type it has and the source's own; those that cannot hold it are left out. */

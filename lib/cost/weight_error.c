@@ -21,23 +21,55 @@ struct job {
     size_t n_types;
     uint8_t *bytes;
     int64_t rows_per_item, items_per_matrix, n_items;
-    float *buffers;                    /* [threads] x 3 x weights of an item */
+    float *buffers;                    /* [threads] x (1 + n_types, weights of an item) */
     double *parts;                     /* (n_items, n_types) */
     atomic_bool *infeasible, *floored; /* [n_types] */
     atomic_bool failed;
     struct allot_error *failures; /* [threads] */
 };
 
-static double squared_error(const float *w, const float *back, const float *importance, int64_t n_rows,
-                            int64_t n_in)
+/* The sum of importance times squared error. */
+static double squared_error(const float *d, const float *importance, int64_t n_rows, int64_t n_in)
 {
     double sum = 0;
     for (int64_t r = 0; r < n_rows; r++)
-        for (int64_t i = 0; i < n_in; i++) {
-            double d = (double)back[r * n_in + i] - w[r * n_in + i];
-            sum += d * d * (importance != NULL ? importance[i] : 1.0f);
-        }
+        for (int64_t i = 0; i < n_in; i++)
+            sum += (double)d[r * n_in + i] * d[r * n_in + i] * (importance != NULL ? importance[i] : 1.0f);
     return sum;
+}
+
+static void mark(struct job *job, size_t j, enum quant_result result)
+{
+    if (result == QUANT_INFEASIBLE)
+        atomic_store(&job->infeasible[j], true);
+    if (result == QUANT_FLOORED)
+        atomic_store(&job->floored[j], true);
+}
+
+/* To the only type, whose bytes are wanted; the errors go behind the rows. */
+static void quantize_bytes(struct job *job, float *w, int64_t first, int64_t n_rows, const float *importance,
+                           float *errors)
+{
+    const int64_t n_in = job->tensor->ne[0];
+    const enum ggml_type type = job->errors[0].type;
+    void *rows = job->bytes + (size_t)first * ggml_row_size(type, n_in);
+    enum quant_result result = quant_rows(type, w, rows, n_rows, n_in, importance);
+    if (result != QUANT_INFEASIBLE && !gguf_to_f32(type, rows, errors, n_rows * n_in))
+        result = QUANT_INFEASIBLE;
+    mark(job, 0, result);
+    for (int64_t i = 0; result != QUANT_INFEASIBLE && i < n_rows * n_in; i++)
+        errors[i] -= w[i];
+}
+
+static void quantize_all(struct job *job, const float *w, int64_t n_rows, const float *importance,
+                         float *errors, int64_t room)
+{
+    struct quant_target targets[WEIGHT_ERROR_TYPES];
+    for (size_t j = 0; j < job->n_types; j++)
+        targets[j] = (struct quant_target){.type = job->errors[j].type, .error = errors + (int64_t)j * room};
+    quant_rows_all(targets, job->n_types, w, n_rows, job->tensor->ne[0], importance);
+    for (size_t j = 0; j < job->n_types; j++)
+        mark(job, j, targets[j].result);
 }
 
 /* Rows of one matrix, in every type. */
@@ -50,7 +82,7 @@ static void quantize_item(void *user, int64_t item, int thread)
     if (n_rows > job->rows_per_item)
         n_rows = job->rows_per_item;
     int64_t room = job->rows_per_item * n_in, first = matrix * t->ne[1] + row;
-    float *w = job->buffers + (int64_t)thread * 3 * room, *back = w + room, *scratch = back + room;
+    float *w = job->buffers + thread * (1 + (int64_t)job->n_types) * room, *errors = w + room;
     const float *importance = job->weights != NULL ? job->weights + matrix % t->ne[2] * n_in : NULL;
     if (atomic_load(&job->failed))
         return;
@@ -58,18 +90,14 @@ static void quantize_item(void *user, int64_t item, int thread)
         atomic_store(&job->failed, true);
         return;
     }
-    for (size_t j = 0; j < job->n_types; j++) {
-        enum ggml_type type = job->errors[j].type;
-        void *rows = job->bytes ? job->bytes + (size_t)first * ggml_row_size(type, n_in) : (void *)scratch;
-        enum quant_result result = quant_rows(type, w, rows, n_rows, n_in, importance);
-        if (result == QUANT_INFEASIBLE || !gguf_to_f32(type, rows, back, n_rows * n_in)) {
-            atomic_store(&job->infeasible[j], true);
-            continue;
-        }
-        if (result == QUANT_FLOORED)
-            atomic_store(&job->floored[j], true);
-        job->parts[(size_t)item * job->n_types + j] = squared_error(w, back, importance, n_rows, n_in);
-    }
+    if (job->bytes != NULL)
+        quantize_bytes(job, w, first, n_rows, importance, errors);
+    else
+        quantize_all(job, w, n_rows, importance, errors, room);
+    for (size_t j = 0; j < job->n_types; j++)
+        if (!atomic_load(&job->infeasible[j]))
+            job->parts[(size_t)item * job->n_types + j] =
+                squared_error(errors + (int64_t)j * room, importance, n_rows, n_in);
 }
 
 static allot_status run(struct job *job, struct pool *pool, struct allot_error *err)
@@ -106,7 +134,7 @@ allot_status weight_errors(struct weight_error *errors, size_t n_types, const st
     job.n_items = job.items_per_matrix * (tensor->n_rows / tensor->ne[1]);
     if (max_rows > 0 && max_rows / job.rows_per_item < job.n_items)
         job.n_items = max_rows / job.rows_per_item + 1;
-    size_t floats = n_threads * 3 * (size_t)(job.rows_per_item * tensor->ne[0]);
+    size_t floats = n_threads * (1 + n_types) * (size_t)(job.rows_per_item * tensor->ne[0]);
     size_t n_parts = (size_t)job.n_items * n_types;
     job.buffers = malloc(sizeof *job.buffers * floats);
     job.parts = calloc(n_parts + 1, sizeof *job.parts);

@@ -13,6 +13,8 @@ struct weight_error {
     bool infeasible, floored;
 };
 
+#define WEIGHT_ERROR_TYPES 64 /* at most */
+
 /* Fills in the errors of the n_types types that errors[] names, from the first max_rows rows (< 1: all).
  * weights: importances (ne[2], ne[0]) or NULL. bytes: NULL, or room for the rows in the only type. Does not
  * depend on the number of threads. */

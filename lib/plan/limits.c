@@ -9,7 +9,7 @@
  * limit.
  * 3. What lies between is closed by the fronts of front.c: a limit's items become one item whose choices are
  *    the points of its front, and plan_solve shares out the budget. That is exact unless a front outgrew its
- *    bounds, since points that the fronts left out add more than the gap to the lower bound. */
+ *    bounds, since points that the fronts left out add more than the gap to that lower bound. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -32,7 +32,8 @@ struct limited {
     int64_t capacity; /* budget without the fixed bytes */
     size_t *chosen;   /* the best plan so far, its cost below */
     double cost;
-    double bound;
+    double lagrangian;         /* the bound that reduced costs add to */
+    double bound;              /* the best there is */
     bool *binds;               /* [limits->n] */
     struct plan_result *own;   /* [limits->n], of those that bind */
     struct plan_result shared; /* of the items under no limit that binds */
@@ -338,7 +339,7 @@ static allot_status solve_merged(struct limited *l, const struct merged *m, stru
         for (size_t i = 0; i < l->n; i++)
             l->chosen[i] = all[i];
     }
-    result->lower_bound = fmin(result->lower_bound, l->bound + dropped);
+    result->lower_bound = fmin(result->lower_bound, l->lagrangian + dropped);
 cleanup:
     free(items);
     free(chosen);
@@ -348,14 +349,14 @@ cleanup:
 static allot_status close_gap(struct limited *l, struct allot_error *err)
 {
     size_t n = l->limits->n;
-    double gap = l->cost - l->bound;
+    double gap = l->cost - l->lagrangian;
     struct merged *m = calloc(n + 1, sizeof *m);
     struct plan_result result = {.lower_bound = l->bound};
     allot_status status = m ? ALLOT_OK : allot_fail_memory(err, n * sizeof *m, "a plan's fronts");
     bool empty = false;
 
     /* What lies beyond the gap cannot be better; rounding on the side of keeping. */
-    gap += plan_rounding(l->n) * (l->cost + fabs(l->bound));
+    gap += plan_rounding(l->n) * (l->cost + fabs(l->lagrangian));
     for (size_t g = 0; status == ALLOT_OK && g < n; g++) {
         status = merge_limit(&m[g], l, g, gap, err);
         empty |= m[g].front.n == 0;
@@ -434,7 +435,8 @@ allot_status plan_solve_limited(const struct plan_item *items, size_t n_items,
     for (size_t g = 0; g < limits->n; g++)
         any |= l.binds[g];
     l.cost = chosen_cost(&l, chosen);
-    l.bound = any ? fmax(lagrangian_bound(&l), bound_of_parts(&l)) : l.shared.lower_bound;
+    l.lagrangian = lagrangian_bound(&l);
+    l.bound = any ? fmax(l.lagrangian, bound_of_parts(&l)) : l.shared.lower_bound;
     if (any && !proven(&l))
         status = close_gap(&l, err);
     if (status == ALLOT_OK)

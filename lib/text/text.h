@@ -45,6 +45,9 @@ struct text_windows {
 allot_status text_windows_from_files(struct text_windows *out, const struct text_vocab *vocab,
                                      const char *const *paths, size_t n_paths, int32_t n_ctx,
                                      int64_t max_windows, struct allot_error *err);
+/* Takes n windows of n_ctx ids over (also on failure) that come from elsewhere, and hashes them. */
+allot_status text_windows_from_ids(struct text_windows *out, int32_t *ids, int64_t n, int32_t n_ctx,
+                                   struct allot_error *err);
 void text_windows_release(struct text_windows *windows);
 
 /* Makes libllama and ggml log through allot: errors are kept for the next failure message,

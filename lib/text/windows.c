@@ -121,6 +121,16 @@ done:
     return status;
 }
 
+allot_status text_windows_from_ids(struct text_windows *out, int32_t *ids, int64_t n, int32_t n_ctx,
+                                   struct allot_error *err)
+{
+    *out = (struct text_windows){.ids = ids, .n = n, .n_ctx = n_ctx};
+    allot_status status = hash_windows(out, err);
+    if (status != ALLOT_OK)
+        text_windows_release(out);
+    return status;
+}
+
 void text_windows_release(struct text_windows *windows)
 {
     free(windows->ids);

@@ -4,7 +4,7 @@ synthetic m.gguf
 text 60 >t.txt
 quick cost m.gguf -f t.txt "${CHEAP[@]}" >/dev/null
 # bytes PATTERN FILE: of these tensors, padded as in the file (each a multiple of 32).
-bytes() { "$ALLOT" inspect --tensors "$2" | awk -v re="$1" '$1 ~ re && NF > 4 { n += $(NF - 1) } END { print n }'; }
+bytes() { "$ALLOT" inspect --tensors "$2" | awk -v re="$1" '$1 ~ re && NF > 4 { n += $(NF - 2) } END { print n }'; }
 
 quick quantize m.gguf all.gguf --size 1.4MB --json >doc
 free=$(bytes '^blk.[01]' all.gguf)
@@ -26,8 +26,8 @@ quick plan m.gguf --budget '.=900000' --json | json budget_bytes
 # What cannot be.
 quick plan m.gguf --budget 'blk\..*=100kB'
 quick plan m.gguf --budget 'blk\..*=800kB' --min blk=Q4_K
-quick plan m.gguf --budget 'blk\..*=760320' --json | json planned_bytes
-quick plan m.gguf --budget 'blk\..*=760319'
+quick plan m.gguf --budget 'blk\..*=766464' --json | json planned_bytes
+quick plan m.gguf --budget 'blk\..*=766463'
 quick plan m.gguf --size 800kB --budget 'blk\..*=770000'
 quick plan m.gguf --budget blk=
 quick plan m.gguf --budget 1MB

@@ -8,12 +8,15 @@ quick plan m.gguf --size 1.2MB --explain blk.1.ffn_up.weight --min ffn=Q4_K --ma
     sed -n '/^blk.1.ffn_up.weight/,/^$/s/ .* / ... /p'
 quick plan m.gguf --size 9MB --explain blk.1.ffn_up.weight | sed -n '/^blk.1.ffn_up.weight/,/^$/p' | head -n 1
 quick plan m.gguf --size 1.2MB --tie attn_q --explain blk.1.attn_q.weight | sed -n '/^blk.1.attn_q.weight/p' | mask
-# By the numbers: no open choice of the other sizes is cheaper at the margin than the plan's rounding to whole types
-# allows, and one is chosen.
+# By the numbers: one is chosen, and the margin is cost and bytes at the price of bytes.
 for tensor in blk.0.ffn_up.weight blk.2.attn_v.weight token_embd.weight; do
     quick plan m.gguf --size 1.2MB --json --explain $tensor | sed -n '/"explained"/,$p' >doc
     grep -c '"chosen"' doc
     grep '"verdict"' doc | grep -vc 'chosen\|dominated\|worth\|little\|fit\|unused'
+    tr -d '",' <doc | awk '$1 == "nats_per_megabyte:" { price = $2 / 1e6 } $1 == "bytes:" { b[++n] = $2 } $1 == "cost:" { c[n] = $2 }
+        $1 == "at_the_margin:" { m[n] = $2 } $1 == "verdict:" && $2 == "chosen" { chosen = n }
+        END { for (i = 1; i <= n; i++) { d = c[i] - c[chosen] + price * (b[i] - b[chosen]) - m[i]
+              if (d * d > 1e-24) print "margin of choice " i " is off by " d } print n " choices" }'
 done
 quick plan m.gguf --size 1MB,1.2MB --explain token_embd.weight | grep -c '^token_embd.weight'
 # The price of a limit is that limit's.

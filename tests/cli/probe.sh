@@ -18,7 +18,6 @@ quick imatrix m.gguf -f t.txt -o m.imatrix --ctx 64 --chunks 2
 quick cost m.gguf -f t.txt --method probe --seed 2
 quick cost m.gguf -f t.txt --method probe --chunk 8
 quick cost m.gguf -f t.txt --method gradient
-quick quantize m.gguf p.gguf --bpw 4.5 --method probe
 # a sequence need not be whole chunks
 quick cost m.gguf -f t.txt --no-imatrix --types Q4_K --sequences 1 --seq-len 70 --method probe | grep costs
 # an interrupted run keeps what it has

@@ -21,7 +21,7 @@ best=$(for type in Q3_K Q4_K Q6_K Q8_0; do kl --pin "attn_=$type"; done | grep -
 [ "$tied" = "$best" ] || echo "tied $tied, best of all types $best"
 kl --tie attn_q --tie '0\.attn_[qk]' --tie '0\.attn_k|output\.weight' >/dev/null
 types 'attn_q|0..attn_k|[^_]output' | wc -w
-quick plan m.gguf --size 1.1MB --tie attn_q --pin '1\.attn_q=Q8_0' | sed -n '/^pinned/p; /^tied/p'
+quick plan m.gguf --size 1.1MB --tie attn_q --pin '1\.attn_q=Q8_0' | sed -n '/^pinned/p; /^groups tied/p'
 quick plan m.gguf --size 1.1MB --tie attn_q --pin '1\.attn_q=Q8_0' --json | grep -c '"tied"'
 # What cannot be.
 quick plan m.gguf --size 1.1MB --tie blk.9
@@ -30,5 +30,5 @@ quick plan m.gguf --size 1.1MB --tie attn_q --budget 'blk\.0=300kB'
 quick plan m.gguf --size 1.1MB --tie attn_q --min '0\.attn_q=Q6_K' --max '1\.attn_q=Q4_K'
 "$TOOLS/make-synthetic" odd.gguf 2 96 256 300 2 1 1
 quick cost odd.gguf -f t.txt --types Q4_0,Q4_K --sequences 2 --seq-len 64 --no-imatrix >/dev/null
-quick plan odd.gguf --bpw 6 --tie ffn_ --types Q4_K,BF16 -o recipe >/dev/null && types ffn_
+quick plan odd.gguf --bpw 17 --tie ffn_ --types Q4_K,BF16 -o recipe >/dev/null && echo "in common: $(types ffn_)"
 quick plan odd.gguf --bpw 6 --tie ffn_ --pin ffn_down=Q4_K

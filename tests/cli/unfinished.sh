@@ -8,7 +8,7 @@ planned() { quick plan m.gguf --bpw 5 --json "$@" | sed -n '/"tensors"/,/}/s/.*:
 some_resumed() { quick "$@" --json >doc; [ "$(json resumed <doc)" -gt 0 ] && [ "$(json resumed <doc)" -lt 23 ] && echo 'went on'; }
 
 # Types that need an importance matrix count as well as others.
-stop_at KILL 100000 m.gguf.allot-wal "${cost[@]}" --types IQ2_XXS,IQ3_XXS
+stop_at KILL 140000 m.gguf.allot-wal "${cost[@]}" --types IQ2_XXS,IQ3_XXS
 planned
 quick quantize m.gguf out.gguf --bpw 5
 quick quantize m.gguf out.gguf --bpw 5 --no-imatrix
@@ -19,7 +19,7 @@ planned
 rm m.gguf.allot*
 quick "${cost[@]}" --types Q3_K,Q6_K >/dev/null
 planned
-stop_at KILL 100000 m.gguf.allot-wal "${cost[@]}"
+stop_at KILL 140000 m.gguf.allot-wal "${cost[@]}"
 planned
 some_resumed "${cost[@]}"
 quick "${cost[@]}" --types Q3_K,Q6_K --json >doc

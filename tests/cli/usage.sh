@@ -15,7 +15,6 @@ run plan m --bpw nan
 run plan m
 run plan m --size 1GB --bpw 4
 run plan m extra --size 1GB
-run cost m
 run cost m -f t --chunk 0
 run cost m -f t --chunk 7
 run cost m -f t --seed 1.5
@@ -31,10 +30,13 @@ run quantize m o --recipe r -f t
 run quantize m o --recipe r --types Q4_K
 for option in --seed --sequences --chunk --seq-len --imatrix-chunks; do
     run quantize m o --recipe r $option 8
-    run quantize m o --size 1GB $option 8
 done
 run cost m -f t --imatrix i --imatrix-chunks 8
 run cost m -f t --no-imatrix --imatrix-chunks=8
 run verify r
 run inspect ''
 run verify -- --help
+for option in --pin --min --max --tie --budget --compat; do run quantize m o --recipe r $option x=1; done
+run quantize m o --size 1GB --size 2GB --min Q4_X
+run quantize m o --size 1GB,2GB
+run quantize m o --size 1GB --compat nothing

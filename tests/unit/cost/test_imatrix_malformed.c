@@ -156,7 +156,7 @@ static void make_gguf(void)
 {
     static const uint64_t sums_ne[] = {4, 2}, counts_ne[] = {1, 2};
     const float sums[] = {1, 2, 3, 4, 5, 6, 7, 8}, counts[] = {3, 0};
-    synth_start(&synth, 3, 3, 4);
+    synth_start(&synth, 3, 4, 4);
     synth_kv_str(&synth, "general.type", "imatrix");
     synth_kv_array(&synth, "imatrix.datasets", 8, 2);
     synth_str(&synth, NULL, "one");
@@ -166,11 +166,14 @@ static void make_gguf(void)
     synth_tensor(&synth, "w.in_sum2", 2, sums_ne, 0, 0);
     synth_tensor(&synth, "w.counts", 2, counts_ne, 0, 32);
     synth_tensor(&synth, "something.else", 2, counts_ne, 0, 64);
+    synth_tensor(&synth, "w.in_sum", 2, sums_ne, 0, 96);
     synth_pad(&synth, 32);
     synth_bytes(&synth, "sums", sums, sizeof sums);
     synth_bytes(&synth, "counts", counts, sizeof counts);
     synth_pad(&synth, 32);
     synth_bytes(&synth, NULL, counts, sizeof counts);
+    synth_pad(&synth, 32);
+    synth_bytes(&synth, "linear", sums, sizeof sums);
     synth_pad(&synth, 32);
 }
 
@@ -197,6 +200,12 @@ static const struct bad_field gguf_rows[] = {
     {"counts", 4, NAN_BITS, ALLOT_ERR_FORMAT, "entry 'w' has the count nan at 0"},
     {"counts", 4, MINUS_ONE_BITS, ALLOT_ERR_FORMAT, "entry 'w' has the count -1 at 0"},
     {"counts", 4, HUGE_BITS, ALLOT_ERR_FORMAT, "entry 'w' has the count 1e+38 at 0"},
+    {"w.in_sum.ggml_type", 4, 26, ALLOT_ERR_FORMAT, "entry 'w.in_sum' is not F32"},
+    {"w.in_sum.ne1", 8, 1, ALLOT_ERR_FORMAT, "entry 'w' has 4 sums of inputs and 8 of their squares"},
+    {"w.in_sum.text", 1, 'v', ALLOT_OK, NULL}, /* nobody's: ignored */
+    {"linear", 4, NAN_BITS, ALLOT_ERR_FORMAT, "entry 'w.in_sum' has the value nan at 0"},
+    {"linear", 4, INF_BITS, ALLOT_ERR_FORMAT, "entry 'w.in_sum' has the value inf at 0"},
+    {"linear", 4, MINUS_ONE_BITS, ALLOT_OK, NULL},
 };
 
 static void test_gguf(void **state)
