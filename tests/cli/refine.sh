@@ -1,7 +1,7 @@
 # Plans improved beyond the sum of costs: --interactions, --refine.  SPDX-License-Identifier: MIT
 synthetic m.gguf
-text 240 >t.txt
-text 8 >short.txt
+text 400 >t.txt
+text 40 >short.txt
 quick cost m.gguf -f t.txt "${CHEAP[@]}" >/dev/null
 quick plan m.gguf --size 1.2MB --interactions | sed -n '/^interactions/p; /^  with them/p'
 quick plan m.gguf --size 1.2MB --interactions --json >doc
@@ -23,7 +23,7 @@ print(document["file_bytes"] <= 1100000, document["exact"] in (True, False))
 PYTHON
 run verify out.gguf.recipe out.gguf
 # Threads do not matter, nor does being asked twice.
-quick quantize m.gguf again.gguf --size 1.1MB -f t.txt "${CHEAP[@]}" --refine 2 --json -t 1 >doc1
+run quantize m.gguf again.gguf --size 1.1MB -f t.txt "${CHEAP[@]}" --refine 2 --json --quiet -t 1 >doc1
 python3 - <<'PYTHON'
 import json
 print(json.load(open("doc"))["refinement"] == json.load(open("doc1"))["refinement"])
