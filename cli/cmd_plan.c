@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "calibration.h"
 #include "explain.h"
+#include "interactions.h"
 #include "seen_text.h"
 #include "type_plan.h"
 
@@ -51,6 +52,7 @@ struct plan_output {
     char *imatrix_path; /* that the stock command names; NULL: none */
     struct provenance keys;
     struct type_plan plan;
+    struct plan_interaction interaction; /* if asked for */
 };
 
 /* One run of the command. */
@@ -146,6 +148,9 @@ static allot_status solve(struct plan_run *run, struct allot_error *err)
         provenance_fill(&out->keys, &run->imatrix, out->imatrix_path, run->job.sha256);
         status = type_plan_solve(&out->plan, &run->knapsack, &run->args->sized, &run->ladder.rungs[r],
                                  &out->keys, err);
+        if (status == ALLOT_OK && run->args->sized.constraints.interactions)
+            status = interactions_improve(&out->interaction, &out->plan, &run->job, &run->costs.set,
+                                          &out->keys, err);
     }
     return status;
 }
@@ -169,6 +174,8 @@ static json_t *output_json(const struct plan_run *run, const struct plan_output 
     const struct string_list *explained = &run->args->explained;
     json_t *document = json_object(), *list = json_array();
     type_plan_json(document, &out->plan, run->job.model);
+    if (run->args->sized.constraints.interactions)
+        json_put(document, "interactions", interactions_json(&out->interaction));
     for (size_t i = 0; i < explained->n; i++)
         json_array_append_new(list, explain_json(&out->plan, explained->items[i]));
     json_put(document, "explained", list);
@@ -184,6 +191,8 @@ static allot_status print_text(const struct plan_run *run, const struct plan_out
 {
     const struct string_list *explained = &run->args->explained;
     const bool writes = run->args->output != NULL;
+    if (run->args->sized.constraints.interactions)
+        interactions_print(&out->interaction);
     allot_status status = type_plan_print(&out->plan, run->job.model, err);
     for (size_t i = 0; status == ALLOT_OK && i < explained->n; i++)
         status = explain_print(&out->plan, explained->items[i], err);
