@@ -12,6 +12,8 @@
 #include "job.h"
 #include "output.h"
 
+enum { IMATRIX_CONTEXT = 512, IMATRIX_WINDOWS = 64 }; /* of an imatrix that is computed for costs */
+
 /* The arguments of the commands that calibrate; not all of them show all of the options. */
 struct calibrated_arguments {
     struct sized_arguments sized;

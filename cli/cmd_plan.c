@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "calibration.h"
 #include "explain.h"
+#include "interactions.h"
 #include "seen_text.h"
 #include "speed_price.h"
 #include "type_plan.h"
@@ -41,6 +42,8 @@ static allot_status check(const void *arguments, struct allot_error *err)
     if (status == ALLOT_OK)
         status = ladder_check_path(&ladder, args->output, err);
     if (status == ALLOT_OK)
+        status = speed_check(&args->sized, err);
+    if (status == ALLOT_OK)
         status = constraints_parse(&constraints, args->types, &args->sized.constraints, err);
     constraints_release(&constraints);
     return status;
@@ -52,6 +55,7 @@ struct plan_output {
     char *imatrix_path; /* that the stock command names; NULL: none */
     struct provenance keys;
     struct type_plan plan;
+    struct plan_interaction interaction; /* if asked for */
 };
 
 /* One run of the command. */
@@ -154,6 +158,9 @@ static allot_status solve(struct plan_run *run, const struct allot_progress *pro
         provenance_fill(&out->keys, &run->imatrix, out->imatrix_path, run->job.sha256);
         status = type_plan_solve_priced(&out->plan, &run->knapsack, &run->args->sized, &run->ladder.rungs[r],
                                         &out->keys, err);
+        if (status == ALLOT_OK && run->args->sized.constraints.interactions)
+            status = interactions_improve(&out->interaction, &out->plan, &run->job, &run->costs.set,
+                                          &out->keys, err);
     }
     return status;
 }
@@ -177,6 +184,8 @@ static json_t *output_json(const struct plan_run *run, const struct plan_output 
     const struct string_list *explained = &run->args->explained;
     json_t *document = json_object(), *list = json_array();
     type_plan_json(document, &out->plan, run->job.model);
+    if (run->args->sized.constraints.interactions)
+        json_put(document, "interactions", interactions_json(&out->interaction));
     for (size_t i = 0; i < explained->n; i++)
         json_array_append_new(list, explain_json(&out->plan, explained->items[i]));
     json_put(document, "explained", list);
@@ -192,6 +201,8 @@ static allot_status print_text(const struct plan_run *run, const struct plan_out
 {
     const struct string_list *explained = &run->args->explained;
     const bool writes = run->args->output != NULL;
+    if (run->args->sized.constraints.interactions)
+        interactions_print(&out->interaction);
     allot_status status = type_plan_print(&out->plan, run->job.model, err);
     for (size_t i = 0; status == ALLOT_OK && i < explained->n; i++)
         status = explain_print(&out->plan, explained->items[i], err);

@@ -28,6 +28,10 @@ static const struct option_row rows[] = {
     {"compat", 0, "SET", OPTION_STRING, OF(compat), NULL, 0,
      "only types that an engine has: k-quants (Q2_K to Q6_K, Q4_0 to Q5_1, Q8_0, F16, F32), legacy (the same "
      "without K) or no-iq (all but IQ*); a tensor's own type as with --types"},
+    {"interactions", 0, NULL, OPTION_FLAG, OF(interactions), NULL, 0,
+     "let errors of tensors add to or cancel each other as the samples of the costs have it, where that pays "
+     "on samples "
+     "that the search has not seen"},
 };
 #undef OF
 const struct option_set constraint_options = OPTION_SET(rows);

@@ -11,6 +11,7 @@
 struct constraint_arguments {
     const char *compat;
     struct string_list pins, mins, maxs, ties, budgets;
+    bool interactions; /* no constraint, but asked for at the same places */
 };
 
 extern const struct option_set constraint_options; /* offsets into struct sized_arguments */

@@ -256,13 +256,16 @@ static allot_status name_imatrix(struct quantize_run *run, struct allot_error *e
     return ALLOT_OK;
 }
 
-static allot_status plan_output(struct quantize_run *run, size_t index, struct allot_error *err)
+static allot_status plan_output(struct quantize_run *run, size_t index,
+                                const struct archive_cost_set_info *set, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &run->args->calibrated;
     struct quantize_output *out = &run->outputs[index];
     const struct rung *rung = &run->ladder.rungs[index];
     allot_status status =
         type_plan_solve_priced(&out->plan, &run->knapsack, &args->sized, rung, &out->keys, err);
+    if (status == ALLOT_OK && args->sized.constraints.interactions)
+        status = interactions_improve(&out->interaction, &out->plan, &run->job, set, &out->keys, err);
     if (status == ALLOT_OK && run->args->refine > 0)
         status = refine_plan(&out->refinement, &out->plan, &run->knapsack, &run->calibration, args, rung,
                              &out->keys, run->imatrix.present ? &run->imatrix.data : NULL, run->args->refine,
@@ -284,7 +287,7 @@ allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err
         status =
             speed_set_times(&run->knapsack, &run->speeds, &run->args->calibrated.sized, run->progress, err);
     for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++)
-        status = plan_output(run, r, err);
+        status = plan_output(run, r, &costs.set, err);
     cost_table_release(&costs);
     calibration_close(&run->calibration); /* writing wants its memory */
     return status;
@@ -437,6 +440,8 @@ static json_t *output_json(const struct quantize_run *run, const struct quantize
     json_put(document, "resumed_tensors", json_integer(out->result.resumed_tensors));
     json_put(document, "stock_command", json_text(command));
     type_plan_json(document, &out->plan, run->job.model);
+    if (run->args->calibrated.sized.constraints.interactions)
+        json_put(document, "interactions", interactions_json(&out->interaction));
     if (out->refinement.n)
         json_put(document, "refinement", refinement_json(&out->refinement));
     return document;
@@ -453,6 +458,8 @@ static allot_status print_text(const struct quantize_run *run, const struct quan
     printf("\nSHA-256:       %s\n", out->result.sha256);
     if (run->own_text)
         printf("calibration:   text of the model's own\n");
+    if (run->args->calibrated.sized.constraints.interactions)
+        interactions_print(&out->interaction);
     if (out->refinement.n)
         refinement_print(&out->refinement);
     allot_status status = type_plan_print(&out->plan, run->job.model, err);

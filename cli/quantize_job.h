@@ -3,6 +3,7 @@
 #define ALLOT_CLI_QUANTIZE_JOB_H
 
 #include "calibration.h"
+#include "interactions.h"
 #include "refine.h"
 #include "speed_table.h"
 #include "type_plan.h"
@@ -22,7 +23,8 @@ struct quantize_output {
     char *imatrix_path; /* OUT.imatrix.gguf, or the user's; NULL: none */
     struct provenance keys;
     struct type_plan plan;
-    struct refinement refinement; /* of the plan, if asked for */
+    struct plan_interaction interaction; /* of the plan, these two if asked for */
+    struct refinement refinement;
     struct quantize_result result;
 };
 

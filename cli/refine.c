@@ -18,7 +18,7 @@ enum {
 };
 
 /* Bold to careful. */
-static const double dampings[DAMPINGS] = {1, 4, 16};
+static const double dampings[DAMPINGS] = {1, 2, 4};
 
 struct refine {
     struct knapsack *knapsack;
@@ -87,8 +87,10 @@ static allot_status copy_windows(struct text_windows *to, const int32_t *first, 
 static allot_status deal_sequences(struct refine *r, struct allot_error *err)
 {
     const struct text_windows *seen = &r->c->sequences;
+    const int64_t n_shares = seen->n > 2 * LEAST_SEQUENCES ? seen->n : 2 * LEAST_SEQUENCES;
+    const int64_t n_wanted = seen->n + (1 + TAUGHT_SHARE) * n_shares;
     struct text_windows all = {0};
-    allot_status status = calibration_more_sequences(&all, r->c, r->args, (2 + TAUGHT_SHARE) * seen->n, err);
+    allot_status status = calibration_more_sequences(&all, r->c, r->args, n_wanted, err);
     if (status != ALLOT_OK)
         return status;
     const int64_t n = take_unseen(&all, seen), n_out = n / (1 + TAUGHT_SHARE);

@@ -155,6 +155,48 @@ static enum ggml_type *source_types(const struct gguf_model *model, struct allot
     return types;
 }
 
+/* Types and sizes from answer.chosen. */
+static allot_status take_choices(struct type_plan *plan, const struct provenance *keys,
+                                 struct allot_error *err)
+{
+    const struct knapsack *knapsack = plan->knapsack;
+    const struct gguf_model *model = knapsack->model;
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const size_t item = knapsack->item_of[i];
+        if (item != SIZE_MAX)
+            plan->types[i] = knapsack->items[item].choices[plan->answer.chosen[item]].type;
+    }
+    allot_status status = type_plan_measure(plan, model, keys, err);
+    if (status == ALLOT_OK && plan->file_bytes != plan->answer.result.bytes)
+        status = allot_fail(err, ALLOT_ERR_INTERNAL,
+                            "%s: the plan counts %" PRId64 " bytes, the file would have %" PRId64,
+                            model->path, plan->answer.result.bytes, plan->file_bytes);
+    return status;
+}
+
+allot_status type_plan_choose(struct type_plan *plan, const struct provenance *keys, struct allot_error *err)
+{
+    const struct knapsack *knapsack = plan->knapsack;
+    struct plan_result *result = &plan->answer.result;
+    const int64_t budget = plan->budget ? plan->budget : INT64_MAX;
+    int64_t old_bytes = 0, bytes = 0;
+    for (int64_t i = 0; i < knapsack->model->n_tensors; i++) {
+        const struct gguf_tensor *t = &knapsack->model->tensors[i];
+        if (knapsack->item_of[i] != SIZE_MAX)
+            old_bytes += gguf_padded((int64_t)ggml_row_size(plan->types[i], t->ne[0]) * t->n_rows);
+    }
+    for (size_t i = 0; i < knapsack->n; i++)
+        bytes += knapsack->items[i].choices[plan->answer.chosen[i]].bytes;
+    knapsack_add_up(&plan->answer, knapsack);
+    result->bytes += bytes - old_bytes;
+    result->exact = false;
+    result->lower_bound = fmin(result->lower_bound, plan->answer.objective);
+    if (result->bytes > budget)
+        return allot_fail(err, ALLOT_ERR_INTERNAL, "a plan of %" PRId64 " bytes for %" PRId64, result->bytes,
+                          budget);
+    return take_choices(plan, keys, err);
+}
+
 allot_status type_plan_solve(struct type_plan *plan, const struct knapsack *knapsack,
                              const struct sized_arguments *args, const struct rung *rung,
                              const struct provenance *keys, struct allot_error *err)
@@ -177,16 +219,7 @@ allot_status type_plan_solve(struct type_plan *plan, const struct knapsack *knap
     if (status != ALLOT_OK)
         goto cleanup;
     plan->budget = budget == INT64_MAX ? 0 : budget;
-    for (int64_t i = 0; i < model->n_tensors; i++) {
-        const size_t item = knapsack->item_of[i];
-        if (item != SIZE_MAX)
-            plan->types[i] = knapsack->items[item].choices[plan->answer.chosen[item]].type;
-    }
-    status = type_plan_measure(plan, model, keys, err);
-    if (status == ALLOT_OK && plan->file_bytes != plan->answer.result.bytes)
-        status = allot_fail(err, ALLOT_ERR_INTERNAL,
-                            "%s: the plan counts %" PRId64 " bytes, the file would have %" PRId64,
-                            model->path, plan->answer.result.bytes, plan->file_bytes);
+    status = take_choices(plan, keys, err);
 cleanup:
     if (status != ALLOT_OK)
         type_plan_release(plan);

@@ -63,6 +63,9 @@ allot_status type_plan_solve(struct type_plan *plan, const struct knapsack *knap
 allot_status type_plan_solve_priced(struct type_plan *plan, struct knapsack *knapsack,
                                     const struct sized_arguments *args, const struct rung *rung,
                                     const struct provenance *keys, struct allot_error *err);
+/* After another choice than the solver's, in answer.chosen: types, sizes, and the sum of costs, which need no
+ * longer be the least; only the bound is known. */
+allot_status type_plan_choose(struct type_plan *plan, const struct provenance *keys, struct allot_error *err);
 /* Fills in what follows from plan->types: sizes and base. */
 allot_status type_plan_measure(struct type_plan *plan, const struct gguf_model *model,
                                const struct provenance *keys, struct allot_error *err);

@@ -85,8 +85,9 @@ struct validation {
     struct text_windows windows;
     struct memory_budget memory;
     char *folder;
-    struct type_set allowed;    /* by --types */
-    struct job_imatrix imatrix; /* of all sets */
+    struct type_set allowed;                    /* by --types */
+    struct job_imatrix imatrix;                 /* of all sets */
+    struct archive_cost_set_info newest_before; /* id 0: there were none */
     struct judged_set *sets;
     size_t n_sets;
     struct assignment *assignments; /* first all tensors in their high types */
@@ -145,6 +146,7 @@ struct ranking {
     size_t n, n_clear;              /* tensors; those whose change is above two standard errors */
     double least_ratio, most_ratio; /* measured over prediction and floor, of the plans; NAN without */
     double farthest_bits;           /* bits per weight of the plan that is farthest off */
+    double farthest_se;             /* and the standard error of its ratio */
     bool trusted;
     char sentence[640];
 };

@@ -193,15 +193,35 @@ static allot_status load_sets(struct validation *v, const char *method,
     return status;
 }
 
+/* 'allot plan' takes the newest costs, and judging others must not change which those are; but costs that are
+ * no KL make way for the first that are. */
+static allot_status keep_newest(struct validation *v, const struct archive_cost_set_info *computed,
+                                struct allot_error *err)
+{
+    const struct archive_cost_set_info *before = &v->newest_before;
+    if (before->id == 0 || before->id == computed->id ||
+        (!cost_set_in_nats(before) && cost_set_in_nats(computed)))
+        return ALLOT_OK;
+    return archive_cost_set_touch(v->job.archive, before->id, before->n_tokens, err);
+}
+
+/* The set that 'allot plan' would take now, if any. */
+static void remember_newest(struct validation *v)
+{
+    struct cost_table newest;
+    struct allot_error none;
+    if (cost_table_newest(&newest, &v->job, NULL, &none) == ALLOT_OK)
+        v->newest_before = newest.set;
+    cost_table_release(&newest);
+}
+
 static allot_status compute_set(struct validation *v, const char *method,
                                 const struct allot_progress *progress, struct allot_error *err)
 {
     struct calibrated_arguments args = v->args->calibrated;
     struct calibration c = {0};
     struct calibration_result result;
-    struct cost_table before, costs;
-    struct allot_error none;
-    const bool had_costs = cost_table_newest(&before, &v->job, NULL, &none) == ALLOT_OK;
+    struct cost_table costs;
     args.method = method;
     args.imatrix = NULL; /* it is read already */
     args.no_imatrix = true;
@@ -211,10 +231,8 @@ static allot_status compute_set(struct validation *v, const char *method,
     if (status == ALLOT_OK)
         status = calibration_costs(&result, &c, &args, &v->imatrix, progress, err);
     calibration_close(&c);
-    /* 'allot plan' takes the newest costs, and judging them must not change which those are. */
-    if (status == ALLOT_OK && had_costs && before.set.id != result.set.id)
-        status = archive_cost_set_touch(v->job.archive, before.set.id, before.set.n_tokens, err);
-    cost_table_release(&before);
+    if (status == ALLOT_OK)
+        status = keep_newest(v, &result.set, err);
     if (status == ALLOT_OK)
         status = cost_table_load(&costs, &v->job, &result.set, err);
     return status == ALLOT_OK ? add_set(v, &costs, err) : status;
@@ -268,6 +286,7 @@ allot_status validation_costs(struct validation *v, const struct allot_progress 
     struct archive_cost_set_info *sets = NULL;
     size_t n_sets = 0;
     allot_status status = type_set_parse(&v->allowed, v->args->calibrated.types, err);
+    remember_newest(v);
     if (status == ALLOT_OK)
         status = find_imatrix(v, progress, err);
     if (status == ALLOT_OK)

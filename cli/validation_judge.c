@@ -80,7 +80,7 @@ static allot_status rank_tensors(struct ranking *r, const struct validation *v, 
         measured[k] = change.mean;
         predicted[k] = low - high;
         r->n_clear += change.mean > 2 * change.se || isnan(change.se);
-        if (measured[k] > 0 && predicted[k] > 0)
+        if (measured[k] > 0 && predicted[k] > 0 && cost_set_in_nats(&costs->set))
             ratios[n_ratios++] = measured[k] / predicted[k];
     }
     if (status == ALLOT_OK)
@@ -103,7 +103,7 @@ static allot_status rank_tensors(struct ranking *r, const struct validation *v, 
 static void bound_ratios(struct ranking *r, const struct validation *v)
 {
     double farthest = 0;
-    r->least_ratio = r->most_ratio = r->farthest_bits = NAN;
+    r->least_ratio = r->most_ratio = r->farthest_bits = r->farthest_se = NAN;
     for (size_t i = 0; i < v->n_planned; i++) {
         const struct planned *plan = &v->planned[i];
         if (plan->set != r->set)
@@ -116,6 +116,8 @@ static void bound_ratios(struct ranking *r, const struct validation *v)
         if (isnan(r->farthest_bits) || off > farthest) {
             farthest = off;
             r->farthest_bits = plan->bits_per_weight;
+            const struct measure_mean kl = validation_kl(v, plan->assignment);
+            r->farthest_se = ratio * kl.se / kl.mean;
         }
     }
 }
@@ -137,6 +139,10 @@ static void say(struct ranking *r, const char *format, ...)
 static void advise(struct ranking *r, const struct validation *v)
 {
     const char *method = v->sets[r->set].costs.set.method;
+    if (!cost_set_in_nats(&v->sets[r->set].costs.set)) {
+        say(r, "; 'allot cost' with --method fisher or exact looks at the output");
+        return;
+    }
     say(r, "; calibrate with more --sequences, of text like the evaluation's");
     if (strcmp(method, "exact") != 0 && validation_method_known("exact"))
         say(r, ", or with --method exact");
@@ -165,10 +171,12 @@ static void say_plans(struct ranking *r)
         say(r,
             "tensors are ranked well (%.3f), so the plans are sound as to where bits go, but not the KL that "
             "they predict: measured it is %.2f times that at %.3g bits per weight (trusted: %.2f to %.2f); "
-            "there %s, so judge files by 'allot measure'",
-            r->rank, ratio, r->farthest_bits, LEAST_RATIO, MOST_RATIO,
-            ratio > 1 ? "errors do more together, or on this text, than they cost alone"
-                      : "errors do less together, or on this text, than they cost alone");
+            "judge files by 'allot measure'; 'allot quantize --refine' improves plans from where they stand",
+            r->rank, ratio, r->farthest_bits, LEAST_RATIO, MOST_RATIO);
+    const double beyond = ratio > 1 ? ratio - MOST_RATIO : LEAST_RATIO - ratio;
+    if (!r->trusted && beyond < 2 * r->farthest_se)
+        say(r, "; but the standard error of %.2f is %.2f, so more --windows may tell otherwise", ratio,
+            r->farthest_se);
 }
 
 static void judge(struct ranking *r, const struct validation *v)
@@ -183,7 +191,7 @@ static void judge(struct ranking *r, const struct validation *v)
             r->n_clear, r->n);
     else if (r->rank < LEAST_RANK) {
         say(r,
-            "the plans are not to be trusted: rank correlation %.3f is below %.1f, bits go to the wrong "
+            "the plans are not to be trusted: rank correlation %.3f is below %.1f, some bits go to the wrong "
             "tensors",
             r->rank, LEAST_RANK);
         advise(r, v);
@@ -228,7 +236,8 @@ static allot_status compare_sets(struct agreement *a, const struct validation *v
     for (size_t i = 0; i < a->n && status == ALLOT_OK; i++)
         x[i] /= y[i];
     if (status == ALLOT_OK) {
-        const struct rank_quartiles q = rank_quartiles(x, a->n);
+        const bool same_unit = cost_set_in_nats(&left->set) == cost_set_in_nats(&right->set);
+        const struct rank_quartiles q = rank_quartiles(x, same_unit ? a->n : 0);
         a->first = q.first;
         a->median = q.median;
         a->third = q.third;

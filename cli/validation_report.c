@@ -149,7 +149,8 @@ static allot_status print_plans(const struct validation *v, struct allot_error *
         number_cell(&t, "%.6f", cost_set_in_nats(info(v, plan->set)) ? plan->predicted : (double)NAN);
         table_cell(&t, isfinite(kl.se) ? "%.6f ± %.6f" : "%.6f", kl.mean, kl.se);
         number_cell(&t, "%.3f", validation_ratio(v, plan, false));
-        table_cell(&t, "%.6f", validation_floor(v, plan));
+        number_cell(&t, "%.6f",
+                    cost_set_in_nats(info(v, plan->set)) ? validation_floor(v, plan) : (double)NAN);
         number_cell(&t, "%.3f", validation_ratio(v, plan, true));
     }
     return table_print(&t, err);

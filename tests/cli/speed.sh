@@ -43,6 +43,8 @@ awk 'BEGIN { split("Q3_K 0.5 110 256 Q4_K 0.1 144 256 Q6_K 0.12 210 256 Q8_0 0.0
     END { printf "%.9f\n", ms }' chosen tensors >plainly
 json decode_ms <doc | awk '{ printf "%.9f\n", $1 }' | cmp - plainly && echo 'the time of the recipe'
 quick plan m.gguf --size 1.5MB,2MB --speed-table s.json --speed 0.01 | tail -n 3
+# a plan changed by --interactions has its own time
+quick plan m.gguf --size 1.5MB --speed-table s.json --interactions | grep -c '^decode'
 # quantize plans alike
 quick quantize m.gguf q.gguf --size 1.5MB --speed-table s.json --speed 0.01 | sed -n '/^predicted/p; /^decode/p; /^unpriced/p'
 cmp priced q.gguf.recipe && echo 'the same recipe'
@@ -55,6 +57,8 @@ json decode_ms <doc | awk '{ print $1 > 0 }'
 # what cannot be
 quick plan m.gguf --size 1.5MB --speed -1
 quick plan m.gguf --size 1.5MB --speed x
+quick plan m.gguf --size 1.5MB --speed 1 --interactions
+quick quantize m.gguf r.gguf --size 1.5MB --speed 1 --interactions
 quick plan m.gguf --size 1.5MB --speed-table absent
 echo '{"ns_per_byte": {"Q4_K": 0.1, "Q6_K": 0.1, "Q8_0": 0.1, "BF16": 0.1}}' >s.json
 quick plan m.gguf --size 1.5MB --speed-table s.json

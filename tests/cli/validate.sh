@@ -21,6 +21,7 @@ sed -E 's/[0-9a-f]{8} /HASH /; s/[0-9]{4}-[0-9-]*T[0-9:]*Z/TIME/; s/-?[0-9]+\.[0
 grep -c '^fisher: ' said.txt
 # and found where there are, with the imatrix of the newest, or none
 quick plan m.gguf --bpw 4.5 --json | grep predicted_kl >before
+grep -c null before
 quick validate m.gguf --eval e.txt "${few[@]}" --json >again.json
 json resumed <again.json
 quick validate m.gguf --eval e.txt "${few[@]}" --methods probe
@@ -34,7 +35,8 @@ cmp before after && echo 'the same costs for plan'
 quick validate m.gguf -f t.txt --eval e.txt "${few[@]}" "${CHEAP[@]}" --methods fisher,probe --json >both.json
 grep -e '"method"' -e reference -e '"types": "' both.json | sed 's/^ *//'
 # once on record it is judged without being named
-quick validate m.gguf --eval e.txt "${few[@]}" --json -t 1 | grep -v -e '"resumed"' >threads.json
+quick validate m.gguf --eval e.txt "${few[@]}" --json | grep -c '"spearman"'
+quick validate m.gguf --eval e.txt "${few[@]}" --methods fisher,probe --json -t 1 | grep -v -e '"resumed"' >threads.json
 grep -v '"resumed"' both.json | cmp - threads.json && echo 'the same report'
 # every number of every tensor
 grep -o '^  "[a-z_0-9]*"' both.json
