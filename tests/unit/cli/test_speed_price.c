@@ -22,7 +22,7 @@ void command_end_progress(const struct allot_progress *progress)
     (void)progress;
 }
 
-enum { N = 6, K = 4, SOURCE = 3, WIDTH = 256, ROUTER = 5, USED = 2, EXPERTS = 5 };
+enum { N = 7, K = 4, SOURCE = 3, WIDTH = 256, ROUTER = 5, USED = 2, EXPERTS = 5 };
 
 static uint64_t seed; /* printed by main, ALLOT_TEST_SEED repeats it */
 
@@ -40,6 +40,7 @@ static const struct {
     {"blk.0.ffn_down_exps.weight", 2, EXPERTS, (double)USED / EXPERTS},
     {"blk.0.ffn_down_shexp.weight", 4, 1, 1},
     {"blk.0.ffn_gate_inp.weight", EXPERTS, 1, 1}, /* a router: keeps F32 */
+    {"blk.0.ffn_norm.weight", 1, 1, 1},           /* a vector: keeps F32, and is not counted */
 };
 
 struct instance {
@@ -61,14 +62,16 @@ static void draw_tensor(struct instance *p, size_t i, uint64_t key)
     const int64_t rows = cast[i].rows * cast[i].depth;
 
     p->tensors[i] = (struct gguf_tensor){.name = cast[i].name,
-                                         .n_dims = cast[i].depth > 1 ? 3 : 2,
+                                         .n_dims = cast[i].depth > 1  ? 3
+                                                   : cast[i].rows > 1 ? 2
+                                                                      : 1,
                                          .ne = {WIDTH, cast[i].rows, cast[i].depth, 1},
-                                         .type = i == ROUTER ? GGML_TYPE_F32 : types[SOURCE],
+                                         .type = i >= ROUTER ? GGML_TYPE_F32 : types[SOURCE],
                                          .n_elements = WIDTH * rows,
                                          .n_rows = rows,
-                                         .n_bytes = (i == ROUTER ? 4 : 2) * WIDTH * rows};
-    assert_int_equal(gguf_tensor_quantizable(&p->tensors[i]), i != ROUTER);
-    for (size_t j = 0; j < K && i != ROUTER; j++) {
+                                         .n_bytes = (i >= ROUTER ? 4 : 2) * WIDTH * rows};
+    assert_int_equal(gguf_tensor_quantizable(&p->tensors[i]), i < ROUTER);
+    for (size_t j = 0; j < K && i < ROUTER; j++) {
         const double bytes = (double)ggml_row_size(types[j], WIDTH) * (double)rows;
 
         p->bytes[i][j] = (int64_t)(bytes + 31) / 32 * 32;
