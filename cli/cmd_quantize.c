@@ -72,6 +72,10 @@ static allot_status check(const void *arguments, struct allot_error *err)
     if (args->refine && (!args->calibrated.texts.n || calibration_method(&args->calibrated) != BY_NET))
         return allot_fail(err, ALLOT_ERR_ARGUMENT,
                           "--refine needs --file (-f TEXT) and --method fisher or exact");
+    if (args->refine && args->calibrated.sequence_length % args->calibrated.chunk != 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "--refine: chunks of %" PRId64 " tokens do not divide --seq-len %" PRId64,
+                          args->calibrated.chunk, args->calibrated.sequence_length);
     if (args->base && strchr(args->base, ','))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base takes one type");
     if (type_set_parse(&base, args->base, err) != ALLOT_OK)

@@ -133,23 +133,32 @@ static const struct type_change *find_change(const struct tensor_changes *change
     return NULL;
 }
 
-/* A change must be worth more than it is uncertain. */
+/* A change must be worth more than it is uncertain. False: not known of all of the item's tensors. */
+static bool price_change(double *cost, const struct tensor_changes *changes, const struct knapsack_item *item,
+                         enum ggml_type type, double damping)
+{
+    *cost = 0;
+    for (size_t t = 0; t < item->n_tensors; t++) {
+        const struct type_change *change = find_change(&changes[item->tensors[t]], type);
+        if (!change)
+            return false;
+        *cost += change->slope + damping * change->curve + change->std_err;
+    }
+    return true;
+}
+
+/* What is not known loses against all that is. */
 static void set_costs(struct refine *r, const struct tensor_changes *changes, double damping)
 {
     for (size_t i = 0; i < r->knapsack->n; i++) {
         const struct knapsack_item *item = &r->knapsack->items[i];
-        for (size_t j = 0; j < item->n_choices; j++) {
-            double cost = 0;
-            bool all = true;
-            for (size_t t = 0; t < item->n_tensors; t++) {
-                const struct type_change *change =
-                    find_change(&changes[item->tensors[t]], item->choices[j].type);
-                all = all && change;
-                cost += change ? change->slope + damping * change->curve + change->std_err : 0;
-            }
-            if (all)
-                item->choices[j].cost = cost;
-        }
+        double cost, largest = 0;
+        for (size_t j = 0; j < item->n_choices; j++)
+            if (price_change(&cost, changes, item, item->choices[j].type, damping))
+                largest = fmax(largest, cost);
+        for (size_t j = 0; j < item->n_choices; j++)
+            item->choices[j].cost =
+                price_change(&cost, changes, item, item->choices[j].type, damping) ? cost : largest + 1;
     }
 }
 

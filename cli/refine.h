@@ -1,9 +1,11 @@
 /* refine.h - plans improved around themselves (--refine).  SPDX-License-Identifier: MIT
  *
  * A plan by costs takes errors of tensors as independent of each other and small. Each round asks instead
- * what every change costs from where the plan stands (cost/relinearize.h), all errors of the plan in place,
- * and solves the same knapsack for these costs. The plan with the least KL on sequences that neither costs
- * nor rounds have seen, and the price of its time if there is one, is kept; that may be the first. */
+ * what every change costs from where the best plan so far stands (cost/relinearize.h), all its errors in
+ * place, and solves the same knapsack for slope + damping * curve + standard error, with several dampings:
+ * the less, the bolder. The plan with the least KL on sequences that neither costs nor rounds have seen, and
+ * the price of its time if there is one, is kept; that may be the first. A round that finds none better is
+ * the last. Nothing of the rounds is kept in the archive: interrupted, they start over. */
 #ifndef ALLOT_CLI_REFINE_H
 #define ALLOT_CLI_REFINE_H
 

@@ -79,7 +79,7 @@ static allot_status rank_tensors(struct ranking *r, const struct validation *v, 
         validation_cost(&high, costs, v->job.model, d->tensor, d->high);
         measured[k] = change.mean;
         predicted[k] = low - high;
-        r->n_clear += change.mean > 2 * change.se || isnan(change.se);
+        r->n_clear += change.mean > 2 * change.se; /* no error, with one window: not clear */
         if (measured[k] > 0 && predicted[k] > 0 && cost_set_in_nats(&costs->set))
             ratios[n_ratios++] = measured[k] / predicted[k];
     }

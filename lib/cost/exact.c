@@ -252,7 +252,7 @@ static allot_status place_blocks(struct exact *e, const struct net_batch *batch,
     for (int64_t i = 0; i < e->net->model->n_tensors; i++)
         widest = e->net->model->tensors[i].ne[0] > widest ? e->net->model->tensors[i].ne[0] : widest;
     net_replay_needs(&needs, e->net, batch, e->max_types, exact_every(e->net), n_threads);
-    needs.fixed += memory_base(n_threads) + weight_errors_bytes(widest, n_threads);
+    needs.fixed += memory_base(n_threads) + weight_errors_bytes(widest, (size_t)e->max_types, n_threads);
     return net_place(&e->result->place, &needs, memory, "the costs", e->progress, err);
 }
 

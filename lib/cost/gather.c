@@ -88,7 +88,8 @@ static allot_status gather_done(void *user, const struct gguf_tensor *tensor, st
     struct gather_tensor *t = tensor_of(g, tensor);
     if (t->projection == NULL)
         return ALLOT_OK;
-    bool all_seen = tensor != g->net->token_embd && candidates_seen(tensor, t->projection->seen) == tensor->ne[2];
+    bool all_seen =
+        tensor != g->net->token_embd && candidates_seen(tensor, t->projection->seen) == tensor->ne[2];
     allot_status status = ALLOT_OK;
     if (!all_seen)
         status = projection_try_rows(t->projection, &g->projector, g->net->model, err);

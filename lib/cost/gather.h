@@ -9,7 +9,7 @@
 #include "cost/project.h"
 
 struct gather_tensor {
-    enum ggml_type *types; /* the candidates; the caller's */
+    enum ggml_type *types; /* the candidates; owned */
     size_t n_types;        /* 0: not wanted */
     struct projection *projection;
 };

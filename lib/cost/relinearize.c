@@ -100,7 +100,7 @@ static void find_change(struct type_change *out, const struct relinearize *r, co
         for (int64_t c = first; c < first + per_sequence; c++) {
             const double *u = p->u + c * n_types;
             double step = scale * ((j < 0 ? 0 : u[j]) - (now < 0 ? 0 : u[now]));
-            sum += first < n_taught ? -step : step * step / 2;
+            sum += first < n_taught ? -scale * step : step * step / 2; /* linear: not the root, but scale^2 */
         }
         mean_add(first < n_taught ? &slope : &curve, sum / r->windows->n_ctx);
     }
@@ -141,7 +141,7 @@ static allot_status place_blocks(struct net_placement *place, const struct relin
     struct net_needs needs;
     net_backward_needs(&needs, r->net, r->windows->n, r->windows->n_ctx, n_threads);
     needs.fixed += projector_bytes(&r->gather.projector, r->net->model, r->options->n_types + 1) +
-                   memory_base(n_threads) + (r->planned.bytes.in_file ? 0 : (int64_t)r->planned.bytes.size);
+                   memory_base(n_threads);
     /* the teacher's states, as they are and normed, and a block of its logits */
     needs.activations += net_teacher_bytes(r->net, r->n_taught);
     return net_place(place, &needs, r->options->memory, "re-linearising", r->progress, err);

@@ -124,7 +124,7 @@ static allot_status part_energy(double *energy, const struct gguf_model *model, 
     *energy = 0;
     for (size_t i = 0; i < sizeof writers / sizeof *writers && status == ALLOT_OK; i++) {
         const struct gguf_tensor *t = layer_tensor(model, layer, writers[i].suffix);
-        double one;
+        double one = 0;
         if (t == NULL || writers[i].part != part)
             continue;
         status = map_energy(&one, model, t, im, err);

@@ -25,9 +25,9 @@ struct trial {
     const struct imatrix *imatrix;
     const struct memory_budget *memory;
     struct decoder decoder;
-    struct exchange_slot *slots;           /* [n_tensors] */
-    struct part *parts;                    /* [n_tensors] */
-    bool begun, prepared[GGML_TYPE_COUNT]; /* types whose tables quant_prepare has built */
+    struct exchange_slot *slots; /* [n_tensors] */
+    struct part *parts;          /* [n_tensors] */
+    bool begun;
     struct divergence divergence;
 };
 

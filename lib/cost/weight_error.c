@@ -154,9 +154,9 @@ allot_status weight_errors(struct weight_error *errors, size_t n_types, const st
     return status;
 }
 
-int64_t weight_errors_bytes(int64_t n_in, int n_threads)
+int64_t weight_errors_bytes(int64_t n_in, size_t n_types, int n_threads)
 {
-    return (int64_t)sizeof(float) * n_threads * 3 * most(n_in, ITEM_WEIGHTS);
+    return (int64_t)sizeof(float) * n_threads * (1 + (int64_t)n_types) * most(n_in, ITEM_WEIGHTS);
 }
 
 allot_status weight_errors_time(double *seconds, struct weight_error *errors, size_t n_types,

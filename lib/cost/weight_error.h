@@ -23,7 +23,7 @@ allot_status weight_errors(struct weight_error *errors, size_t n_types, const st
                            uint8_t *bytes, struct pool *pool, struct allot_error *err);
 
 /* Bytes of buffers that it takes for rows of n_in weights, but for the sums of single rows. */
-int64_t weight_errors_bytes(int64_t n_in, int n_threads);
+int64_t weight_errors_bytes(int64_t n_in, size_t n_types, int n_threads);
 
 /* Seconds a weight that weight_errors takes for these types, from some rows. */
 allot_status weight_errors_time(double *seconds, struct weight_error *errors, size_t n_types,

@@ -315,7 +315,7 @@ static allot_status run_layers(struct net_replay *r, const struct gguf_tensor *t
         else if (n_run == 0)
             memcpy(r->variants[i].x, r->output, sizeof(float) * (size_t)(r->n_compared * net->n_embd));
     }
-    for (int64_t il = first; il < net->n_layers && status == ALLOT_OK; il++) {
+    for (int64_t il = first; il < net->n_layers && n > 0 && status == ALLOT_OK; il++) {
         status = allot_report(progress, err, "variants", il - first, n_run + 1);
         if (status != ALLOT_OK)
             break;

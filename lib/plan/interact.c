@@ -192,7 +192,8 @@ static void judge(struct verdict *v, const struct search *search, const double *
     }
 }
 
-/* Tries all weights on both halves; returns the best whose gain is above its error, or 0. */
+/* Tries all weights on both halves; returns the best whose gain is above its error, or 0 (then gain is the
+ * largest of all). */
 static double choose_weight(struct plan_interaction *out, struct search *search, const size_t *chosen,
                             const double *before, int64_t bytes_left, double least)
 {
@@ -206,10 +207,11 @@ static double choose_weight(struct plan_interaction *out, struct search *search,
             judge(&v, search, before, side ? 0 : half, side ? half : n);
         }
         double mean = v.sum / v.n, variance = fmax(0, v.squares / v.n - mean * mean) / (v.n - 1);
-        if (w == 0 || mean > out->gain) {
+        const bool pays = mean > sqrt(variance);
+        if (w == 0 || pays > (best > 0) || (pays == (best > 0) && mean > out->gain)) {
             out->gain = mean;
             out->std_err = sqrt(variance);
-            best = mean > sqrt(variance) ? weights[w] : 0;
+            best = pays ? weights[w] : 0;
         }
     }
     return best;
