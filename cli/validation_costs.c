@@ -231,8 +231,12 @@ static allot_status compute_set(struct validation *v, const char *method,
     if (status == ALLOT_OK)
         status = calibration_costs(&result, &c, &args, &v->imatrix, progress, err);
     calibration_close(&c);
-    if (status == ALLOT_OK)
+    if (status == ALLOT_OK) {
         status = keep_newest(v, &result.set, err);
+    } else if (v->newest_before.id != 0) { /* an unfinished run has touched its set already */
+        struct allot_error later;
+        (void)archive_cost_set_touch(v->job.archive, v->newest_before.id, v->newest_before.n_tokens, &later);
+    }
     if (status == ALLOT_OK)
         status = cost_table_load(&costs, &v->job, &result.set, err);
     return status == ALLOT_OK ? add_set(v, &costs, err) : status;
