@@ -208,7 +208,7 @@ static const char *const class_names[N_CLASSES] = {"all", "below 3 bits", "3 bit
 
 static bool in_class(enum ggml_type type, enum type_class of)
 {
-    const double bits = 8.0 * (double)ggml_type_size(type) / (double)ggml_blck_size(type);
+    const double bits = type_bits(type);
     return of == ALL_TYPES || (of == LOW_TYPES) == (bits < LOW_BITS);
 }
 

@@ -28,11 +28,6 @@ static bool all_tell(const struct validation *v, int64_t tensor, enum ggml_type 
     return all;
 }
 
-static double bits_of(enum ggml_type type)
-{
-    return 8.0 * (double)ggml_type_size(type) / (double)ggml_blck_size(type);
-}
-
 /* The preferred type or its fallback; else the one of most bits. The tensor's own if there is no other. */
 static enum ggml_type high_type(const struct validation *v, int64_t tensor)
 {
@@ -101,7 +96,7 @@ static allot_status list_degraded(struct validation *v, const struct trial *tria
             continue;
         struct degraded d = {i, low_type(v, i), high_type(v, i)};
         high->types[i] = d.high;
-        if (bits_of(d.low) < bits_of(d.high))
+        if (type_bits(d.low) < type_bits(d.high))
             v->degraded[v->n_degraded++] = d;
     }
     for (size_t k = 0; k < v->n_degraded; k++) {
