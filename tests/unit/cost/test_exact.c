@@ -22,6 +22,7 @@
 #include "gguf/convert.h"
 #include "quant/quant.h"
 #include "random_model.h"
+#include "stored.h"
 
 enum { SEED = 78, MAX_SEQS = 48, MAX_TOKENS = 1200 };
 
@@ -110,31 +111,6 @@ static void close_case(void)
 
 /* ---- Runs -------------------------------------------------------------------------------------------------
  */
-
-struct stored {
-    size_t n;
-    struct stored_row {
-        char tensor[64], type[16];
-        double cost, std_err;
-        int64_t bytes;
-        bool feasible;
-    } rows[400];
-};
-
-static bool keep_row(void *user, const char *tensor, const struct archive_cost *cost)
-{
-    struct stored *s = user;
-    assert_true(s->n < sizeof s->rows / sizeof *s->rows);
-    struct stored_row *r = &s->rows[s->n++];
-    memset(r, 0, sizeof *r);
-    snprintf(r->tensor, sizeof r->tensor, "%s", tensor);
-    snprintf(r->type, sizeof r->type, "%s", cost->type);
-    r->cost = cost->cost;
-    r->std_err = cost->std_err;
-    r->bytes = cost->bytes;
-    r->feasible = cost->feasible;
-    return false;
-}
 
 /* Stops once this part of the work is done, if it is above 0. */
 struct observer {

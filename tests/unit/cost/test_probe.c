@@ -23,6 +23,7 @@
 #include "quant/quant.h"
 #include "quant/quantize.h"
 #include "random_model.h"
+#include "stored.h"
 
 enum { N_CTX = 48, N_SEQS = 5, N_TOKENS = N_CTX * N_SEQS, SEED = 77 };
 
@@ -131,31 +132,6 @@ static void test_imatrix(void **state)
 }
 
 /* ---- Costs ------------------------------------------------------------------------------------------- */
-
-struct stored {
-    size_t n;
-    struct stored_row {
-        char tensor[64], type[16];
-        double cost, std_err;
-        int64_t bytes;
-        bool feasible;
-    } rows[600];
-};
-
-static bool keep_row(void *user, const char *tensor, const struct archive_cost *cost)
-{
-    struct stored *s = user;
-    struct stored_row *r = &s->rows[s->n++];
-    memset(r, 0, sizeof *r);
-    snprintf(r->tensor, sizeof r->tensor, "%s", tensor);
-    snprintf(r->type, sizeof r->type, "%s", cost->type);
-    r->cost = cost->cost;
-    r->std_err = cost->std_err;
-    r->bytes = cost->bytes;
-    r->feasible = cost->feasible;
-    assert_int_equal(cost->n_u, 0);
-    return false;
-}
 
 static const struct stored_row *find_row(const struct stored *s, const char *tensor, enum ggml_type type)
 {

@@ -20,6 +20,7 @@
 #include "gguf/convert.h"
 #include "quant/quant.h"
 #include "random_model.h"
+#include "stored.h"
 
 enum { SEED = 91 };
 
@@ -104,30 +105,6 @@ static void close_case(void)
 }
 
 /* ---- Costs -------------------------------------------------------------------------------------------- */
-
-struct stored {
-    size_t n;
-    struct stored_row {
-        char tensor[64], type[16];
-        double cost, std_err;
-        int64_t bytes;
-        bool feasible;
-    } rows[600];
-};
-
-static bool keep_row(void *user, const char *tensor, const struct archive_cost *cost)
-{
-    struct stored *s = user;
-    struct stored_row *r = &s->rows[s->n++];
-    memset(r, 0, sizeof *r);
-    snprintf(r->tensor, sizeof r->tensor, "%s", tensor);
-    snprintf(r->type, sizeof r->type, "%s", cost->type);
-    r->cost = cost->cost;
-    r->std_err = cost->std_err;
-    r->bytes = cost->bytes;
-    r->feasible = cost->feasible;
-    return false;
-}
 
 /* Stops after so many reports, if that is not negative. */
 static bool report(void *user, const char *stage, int64_t done, int64_t total)
