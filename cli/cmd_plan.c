@@ -213,47 +213,35 @@ static allot_status print_text(const struct plan_run *run, const struct plan_out
     return status;
 }
 
-static allot_status print_output(const struct plan_run *run, const struct plan_output *out, json_t **document,
-                                 struct allot_error *err)
+static allot_status report_output(const void *user, size_t r, json_t **document, struct allot_error *err)
 {
+    const struct plan_run *run = user;
+    const struct plan_output *out = &run->outputs[r];
     struct strbuf command = {0};
     allot_status status = type_plan_stock_command(&command, &out->plan, run->job.model, out->imatrix_path,
                                                   out->recipe, "OUT.gguf", err);
-    if (status == ALLOT_OK && run->args->sized.common.json)
+    if (status == ALLOT_OK && run->args->sized.common.json) {
         *document = output_json(run, out, command.data);
-    else if (status == ALLOT_OK)
+    } else if (status == ALLOT_OK) {
+        if (run->ladder.n > 1)
+            printf("%s== %s ==\n", r ? "\n" : "", run->ladder.rungs[r].text);
         status = print_text(run, out, command.data, err);
+    }
     strbuf_release(&command);
     return status;
 }
 
-/* Of several sizes the JSON documents form an array; the text ends with a table. */
 static allot_status print_all(const struct plan_run *run, struct allot_error *err)
 {
-    const bool json = run->args->sized.common.json, several = run->ladder.n > 1;
+    const bool json = run->args->sized.common.json;
     const struct type_plan *plans[MAX_RUNGS];
-    json_t *array = json && several ? json_array() : NULL, *document = NULL;
-    allot_status status = ALLOT_OK;
+    for (size_t r = 0; r < run->ladder.n; r++)
+        plans[r] = &run->outputs[r].plan;
     if (!json)
         printf("costs:         %s, %s, %" PRId64 " tokens%s, of %s\n", run->job.archive_path,
                run->costs.set.method, run->costs.set.n_tokens,
                run->own_text ? " of the model's own text" : "", run->costs.set.updated);
-    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
-        plans[r] = &run->outputs[r].plan;
-        if (!json && several)
-            printf("%s== %s ==\n", r ? "\n" : "", run->ladder.rungs[r].text);
-        status = print_output(run, &run->outputs[r], &document, err);
-        if (array)
-            json_array_append_new(array, document);
-    }
-    if (status == ALLOT_OK && json)
-        return json_print(several ? array : document, err);
-    json_decref(array);
-    if (status == ALLOT_OK && several) {
-        putchar('\n');
-        status = type_plan_print_ladder(&run->ladder, plans, run->job.model, err);
-    }
-    return status;
+    return type_plan_report(&run->ladder, plans, run->job.model, json, report_output, run, err);
 }
 
 static void release_run(struct plan_run *run)

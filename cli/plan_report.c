@@ -136,8 +136,9 @@ allot_status type_plan_print(const struct type_plan *plan, const struct gguf_mod
     return status;
 }
 
-allot_status type_plan_print_ladder(const struct ladder *ladder, const struct type_plan *const *plans,
-                                    const struct gguf_model *model, struct allot_error *err)
+/* One row per plan. */
+static allot_status print_ladder(const struct ladder *ladder, const struct type_plan *const *plans,
+                                 const struct gguf_model *model, struct allot_error *err)
 {
     const bool in_nats = ladder->n == 0 || plans[0]->knapsack->in_nats;
     const char *const headings[] = {"<size asked",      ">bytes",
@@ -231,4 +232,28 @@ void type_plan_json(json_t *object, const struct type_plan *plan, const struct g
     json_put(object, "types", types_json(uses, count_types(uses, model, plan->types, false)));
     json_put(object, "tensors", tensors);
     json_put(object, "decisions", decisions);
+}
+
+allot_status type_plan_report(const struct ladder *ladder, const struct type_plan *const *plans,
+                              const struct gguf_model *model, bool json,
+                              allot_status (*one)(const void *user, size_t r, json_t **document,
+                                                  struct allot_error *err),
+                              const void *user, struct allot_error *err)
+{
+    const bool several = ladder->n > 1;
+    json_t *array = json && several ? json_array() : NULL, *document = NULL;
+    allot_status status = ALLOT_OK;
+    for (size_t r = 0; status == ALLOT_OK && r < ladder->n; r++) {
+        status = one(user, r, &document, err);
+        if (array && status == ALLOT_OK) /* else the document is the last one's */
+            json_array_append_new(array, document);
+    }
+    if (status == ALLOT_OK && json)
+        return json_print(several ? array : document, err);
+    json_decref(array);
+    if (status == ALLOT_OK && several) {
+        putchar('\n');
+        status = print_ladder(ladder, plans, model, err);
+    }
+    return status;
 }

@@ -476,43 +476,31 @@ static allot_status print_text(const struct quantize_run *run, const struct quan
     return status;
 }
 
-static allot_status report_output(const struct quantize_run *run, const struct quantize_output *out,
-                                  json_t **document, struct allot_error *err)
+static allot_status report_output(const void *user, size_t r, json_t **document, struct allot_error *err)
 {
+    const struct quantize_run *run = user;
+    const struct quantize_output *out = &run->outputs[r];
     struct strbuf command = {0};
     allot_status status = type_plan_stock_command(&command, &out->plan, run->job.model, out->imatrix_path,
                                                   out->recipe_path, out->path, err);
-    if (status == ALLOT_OK && run->args->calibrated.sized.common.json)
+    if (status == ALLOT_OK && run->args->calibrated.sized.common.json) {
         *document = output_json(run, out, command.data);
-    else if (status == ALLOT_OK)
+    } else if (status == ALLOT_OK) {
+        if (r > 0)
+            putchar('\n');
         status = print_text(run, out, command.data, err);
+    }
     strbuf_release(&command);
     return status;
 }
 
-/* Of several sizes the JSON documents form an array; the text ends with a table. */
 allot_status quantize_run_report(const struct quantize_run *run, struct allot_error *err)
 {
-    const bool json = run->args->calibrated.sized.common.json, several = run->ladder.n > 1;
     const struct type_plan *plans[MAX_RUNGS];
-    json_t *array = json && several ? json_array() : NULL, *document = NULL;
-    allot_status status = ALLOT_OK;
-    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
+    for (size_t r = 0; r < run->ladder.n; r++)
         plans[r] = &run->outputs[r].plan;
-        if (!json && r > 0)
-            putchar('\n');
-        status = report_output(run, &run->outputs[r], &document, err);
-        if (array)
-            json_array_append_new(array, document);
-    }
-    if (status == ALLOT_OK && json)
-        return json_print(several ? array : document, err);
-    json_decref(array);
-    if (status == ALLOT_OK && several) {
-        putchar('\n');
-        status = type_plan_print_ladder(&run->ladder, plans, run->job.model, err);
-    }
-    return status;
+    return type_plan_report(&run->ladder, plans, run->job.model, run->args->calibrated.sized.common.json,
+                            report_output, run, err);
 }
 
 void quantize_run_release(struct quantize_run *run)

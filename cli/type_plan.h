@@ -84,8 +84,13 @@ allot_status type_plan_stock_command(struct strbuf *sb, const struct type_plan *
 allot_status type_plan_print(const struct type_plan *plan, const struct gguf_model *model,
                              struct allot_error *err);
 void type_plan_json(json_t *object, const struct type_plan *plan, const struct gguf_model *model);
-/* One row per plan of a ladder. */
-allot_status type_plan_print_ladder(const struct ladder *ladder, const struct type_plan *const *plans,
-                                    const struct gguf_model *model, struct allot_error *err);
+
+/* Reports a ladder of plans. one(user, r, &document) prints the r-th, or makes its JSON document. Of several
+ * sizes the documents form an array; the text ends with a table. */
+allot_status type_plan_report(const struct ladder *ladder, const struct type_plan *const *plans,
+                              const struct gguf_model *model, bool json,
+                              allot_status (*one)(const void *user, size_t r, json_t **document,
+                                                  struct allot_error *err),
+                              const void *user, struct allot_error *err);
 
 #endif
