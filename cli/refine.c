@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/mean.h"
 #include "base/rng.h"
 #include "cost/relinearize.h"
 
@@ -189,7 +190,7 @@ static void move_costs(const struct refine *r, bool restore)
 static allot_status measure(struct refine_try *try, struct refine *r, const struct type_plan *plan,
                             bool first, struct allot_error *err)
 {
-    double sum = 0, squares = 0, gain = 0, gain_squares = 0, n = (double)r->held_out.n;
+    struct mean kl = {0}, gain = {0};
     allot_status status = planned_divergence(r->kl, &r->c->net, plan->types, r->c->pool, &r->held_out,
                                              r->imatrix, &r->c->memory, r->progress, err);
     if (status != ALLOT_OK)
@@ -197,17 +198,14 @@ static allot_status measure(struct refine_try *try, struct refine *r, const stru
     for (int64_t s = 0; s < r->held_out.n; s++) {
         if (first)
             r->first_kl[s] = r->kl[s];
-        const double better = r->first_kl[s] - r->kl[s];
-        sum += r->kl[s];
-        squares += r->kl[s] * r->kl[s];
-        gain += better;
-        gain_squares += better * better;
+        mean_add(&kl, r->kl[s]);
+        mean_add(&gain, r->first_kl[s] - r->kl[s]);
     }
     try->price = plan->answer.ms_price > 0 ? plan->answer.ms_price * plan->answer.ms : 0;
-    try->kl = sum / n;
-    try->std_err = sqrt(fmax(0, squares / n - try->kl * try->kl) / (n - 1));
-    try->gain = gain / n;
-    try->gain_std_err = sqrt(fmax(0, gain_squares / n - try->gain * try->gain) / (n - 1));
+    try->kl = kl.mean;
+    try->std_err = mean_std_err(&kl);
+    try->gain = gain.mean;
+    try->gain_std_err = mean_std_err(&gain);
     return ALLOT_OK;
 }
 

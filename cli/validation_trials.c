@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/mean.h"
 #include "cost/trial.h"
 #include "cost/version.h"
 #include "describe.h"
@@ -478,15 +479,10 @@ allot_status validation_measure(struct validation *v, const struct allot_progres
 
 static struct measure_mean mean_of(const double *kl, const double *less, int64_t n)
 {
-    double sum = 0, squares = 0, mean;
+    struct mean mean = {0};
     for (int64_t w = 0; w < n; w++)
-        sum += kl[w] - (less ? less[w] : 0);
-    mean = sum / (double)n;
-    for (int64_t w = 0; w < n; w++) {
-        double d = kl[w] - (less ? less[w] : 0) - mean;
-        squares += d * d;
-    }
-    return (struct measure_mean){mean, n > 1 ? sqrt(squares / (double)(n - 1) / (double)n) : NAN};
+        mean_add(&mean, kl[w] - (less ? less[w] : 0));
+    return (struct measure_mean){mean.mean, n > 1 ? mean_std_err(&mean) : NAN};
 }
 
 struct measure_mean validation_kl(const struct validation *v, size_t assignment)

@@ -40,7 +40,7 @@ struct archive_cost_key {
     const char *text_sha256;    /* of the token windows */
     const char *imatrix_sha256; /* "" without */
     const char *method;         /* "fisher" */
-    const char *params;         /* "chunk=16 seed=1" */
+    const char *params;         /* "chunk=32+128 seed=1" */
     const char *version;        /* of what computed it */
 };
 

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/mean.h"
 #include "base/strbuf.h"
 #include "cost/candidates.h"
 #include "cost/requantize.h"
@@ -163,19 +164,17 @@ static allot_status run_types(struct exact *e, const struct gguf_tensor *t, cons
     return status;
 }
 
-/* Mean and standard error over sequences, times scale. */
+/* Over sequences, times scale. */
 static void summarize(struct archive_cost *cost, const double *kl, int64_t n, double scale)
 {
-    double mean = 0, variance = 0;
+    struct mean mean = {0};
     for (int64_t s = 0; s < n; s++)
-        mean += kl[s] / (double)n;
-    for (int64_t s = 0; s < n; s++)
-        variance += (kl[s] - mean) * (kl[s] - mean) / (double)n;
-    cost->feasible = isfinite(mean);
+        mean_add(&mean, kl[s]);
+    cost->feasible = isfinite(mean.mean);
     if (!cost->feasible)
         return;
-    cost->cost = scale * mean;
-    cost->std_err = n > 1 ? scale * sqrt(variance / (double)(n - 1)) : 0;
+    cost->cost = scale * mean.mean;
+    cost->std_err = scale * mean_std_err(&mean);
 }
 
 static allot_status store(struct exact *e, const struct gguf_tensor *t, const struct weight_error *errors,

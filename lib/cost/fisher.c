@@ -9,13 +9,16 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/mean.h"
 #include "cost/candidates.h"
+#include "cost/chunk_kl.h"
 #include "cost/gather.h"
 #include "quant/quant.h"
 
 void fisher_params(char params[static 64], const struct fisher_options *options)
 {
-    snprintf(params, 64, "chunk=%" PRId32 " seed=%" PRIu64, options->chunk, options->seed);
+    snprintf(params, 64, "chunk=%" PRId32 "+%" PRId32 " seed=%" PRIu64, options->chunk,
+             CHUNKS_WIDE * options->chunk, options->seed);
 }
 
 struct fisher {
@@ -23,7 +26,7 @@ struct fisher {
     struct pool *pool;
     const struct fisher_options *options;
     struct cost_wish wish;
-    int64_t n_tokens;
+    int64_t n_tokens, sequence_length;
     struct gather gather;
     const struct allot_progress *progress;
 };
@@ -50,32 +53,32 @@ static allot_status plan_candidate(struct fisher *f, int64_t index, struct fishe
 
 /* ---- Sums into costs ------------------------------------------------------------------------------ */
 
-/* cost = 1/(2 n_tokens) sum_c u_c^2; its standard error takes chunks as independent samples. Experts without
- * tokens count as the mean of the others. */
-static struct archive_cost summarize(const struct fisher *f, const struct projection *p, size_t j, float *u)
+/* The cost's standard error takes sequences as independent samples. Experts without tokens count as the mean
+ * of the others. u gets the sums, which summed has room for. */
+static struct archive_cost summarize(const struct fisher *f, const struct projection *p, size_t j, float *u,
+                                     double *summed)
 {
     const struct quant_type *type = quant_type_find(p->types[j]);
-    int64_t n_chunks = f->gather.projector.n_chunks;
-    double sum = 0, sum2 = 0, n = (double)n_chunks;
-    double scale = gather_scale(p);
-    for (int64_t c = 0; c < n_chunks; c++) {
-        double value = scale * p->u[c * (int64_t)p->n_types + (int64_t)j];
-        double kl = value * value / (2.0 * f->options->chunk);
-        u[c] = (float)value;
-        sum += kl;
-        sum2 += kl * kl;
+    const struct projector *projector = &f->gather.projector;
+    const int64_t per_sequence = f->sequence_length / projector->chunk;
+    const double scale = gather_scale(p);
+    struct mean kl = {0};
+    for (int64_t c = 0; c < projector->n_chunks; c++) {
+        summed[c] = scale * p->u[c * (int64_t)p->n_types + (int64_t)j];
+        u[c] = (float)summed[c];
     }
-    double mean = sum / n, variance = sum2 / n - mean * mean;
-    bool feasible = !p->infeasible[j] && isfinite(mean);
+    for (int64_t first = 0; first < projector->n_chunks; first += per_sequence)
+        mean_add(&kl, chunk_kl(summed + first, per_sequence) / (double)f->sequence_length);
+    bool feasible = !p->infeasible[j] && isfinite(kl.mean);
     return (struct archive_cost){
         .type = type->name,
         .bytes = p->tensor->n_rows * (int64_t)ggml_row_size(p->types[j], p->tensor->ne[0]),
-        .cost = mean,
-        .std_err = variance > 0 && n > 1 ? sqrt(variance / (n - 1)) : 0,
+        .cost = kl.mean,
+        .std_err = mean_std_err(&kl),
         .feasible = feasible,
         /* what an infeasible type's sums hold depends on when that was found out */
         .u = feasible ? u : NULL,
-        .n_u = feasible ? (size_t)n_chunks : 0,
+        .n_u = feasible ? (size_t)projector->n_chunks : 0,
     };
 }
 
@@ -85,13 +88,14 @@ static allot_status store(void *user, const struct projection *p, struct allot_e
     struct archive_cost *rows = malloc((p->n_types + 1) * sizeof *rows);
     size_t n_chunks = (size_t)f->gather.projector.n_chunks;
     float *u = malloc(sizeof *u * (p->n_types * n_chunks + 1));
+    double *summed = malloc(sizeof *summed * (n_chunks + 1));
     allot_status status = ALLOT_OK;
-    if (rows == NULL || u == NULL)
+    if (rows == NULL || u == NULL || summed == NULL)
         status = allot_fail_memory(err, sizeof *u * p->n_types * n_chunks, p->tensor->name);
     if (status == ALLOT_OK)
         gather_note_unseen(&f->gather, p);
     for (size_t j = 0; j < p->n_types && status == ALLOT_OK; j++) {
-        rows[j] = summarize(f, p, j, u + j * n_chunks);
+        rows[j] = summarize(f, p, j, u + j * n_chunks, summed);
         if (!rows[j].feasible)
             rows[j].cost = rows[j].std_err = 0;
         candidates_note(f->progress, p->tensor, p->types[j], !rows[j].feasible, p->floored[j]);
@@ -100,6 +104,7 @@ static allot_status store(void *user, const struct projection *p, struct allot_e
         status = archive_cost_put(f->wish.archive, f->wish.set_id, p->tensor->name, rows, p->n_types, err);
     free(rows);
     free(u);
+    free(summed);
     return status;
 }
 
@@ -171,6 +176,7 @@ allot_status fisher_run(struct fisher_result *result, const struct net *net, str
                        .options = options,
                        .wish = {imatrix, options->types, options->n_types, archive, set_id},
                        .n_tokens = windows->n * windows->n_ctx,
+                       .sequence_length = windows->n_ctx,
                        .progress = progress};
     *result = (struct fisher_result){0};
     if (options->chunk < 1 || windows->n_ctx % options->chunk != 0)

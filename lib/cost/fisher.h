@@ -5,10 +5,12 @@
  * To second order the mean KL divergence of a changed model is 1/2 d' F d, F the Fisher information of
  * the next-token distribution. Labels y_t are drawn from the model itself at every position of S
  * sequences of T tokens; with G the gradient of sum_t log p(y_t) at the output of a linear map and X
- * its input, a weight error D moves the sum by u = < G' X, D >. Taken over chunks of C consecutive
- * tokens instead of the whole sequence (less variance, and a bias that measurement shows to be small),
+ * its input, a weight error D moves the sum by u = < G' X, D >. It is taken over chunks of C consecutive
+ * tokens, u_c = sum over t in c of g_t' D x_t, and over wide ones w of four such chunks, and
  *
- *     u_c = sum over t in c of g_t' D x_t,      cost = 1/(2 S T) sum over c of u_c^2   [nats per token].
+ *     cost = 1/(4 S T) (sum over c of u_c^2 + sum over w of (sum over c in w of u_c)^2)   [nats per token],
+ *
+ * between the less noise of short chunks and the less bias of long ones (chunk_kl.h).
  *
  * A stack of experts' matrices is one tensor: its u_c sums over the experts, each with the tokens that took
  * it; experts that no token took count as the mean of the others, and a note names them.
@@ -33,12 +35,12 @@ struct fisher_options {
     const struct memory_budget *memory; /* NULL: no limit; results do not depend on it */
 };
 
-#define FISHER_DEFAULT_CHUNK 16
+#define FISHER_DEFAULT_CHUNK 32
 #define FISHER_DEFAULT_SEQUENCES 64
 #define FISHER_DEFAULT_SEQUENCE_LENGTH 128
 #define FISHER_DEFAULT_SEED 1
 
-/* What the costs of a set depend on: "chunk=16 seed=1"; windows and imatrix are keyed apart. */
+/* What the costs of a set depend on: "chunk=32+128 seed=1"; windows and imatrix are keyed apart. */
 void fisher_params(char params[static 64], const struct fisher_options *options);
 
 struct fisher_result {

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/mean.h"
 #include "base/strbuf.h"
 #include "cost/candidates.h"
 #include "cost/divergence.h"
@@ -168,28 +169,17 @@ static allot_status measure(struct probe *p, int64_t index, enum ggml_type type,
     return status;
 }
 
-/* Mean and standard error over sequences. */
-static void summarize(const struct divergence *d, double *mean, double *std_err)
-{
-    double sum = 0, sum2 = 0, n = (double)d->decoder->windows->n;
-    for (int64_t w = 0; w < d->decoder->windows->n; w++) {
-        sum += d->kl[w];
-        sum2 += d->kl[w] * d->kl[w];
-    }
-    double variance = sum2 / n - sum / n * (sum / n);
-    *mean = sum > 0 ? sum / n : 0; /* rounding may leave it under 0 */
-    *std_err = variance > 0 && n > 1 ? sqrt(variance / (n - 1)) : 0;
-}
-
 /* Scales what was measured to all candidates (the first n errors). */
 static allot_status store(const struct probe *p, const struct gguf_tensor *t,
                           const struct weight_error *errors, size_t n, const struct weight_error *probed,
                           struct allot_error *err)
 {
     struct archive_cost rows[GGML_TYPE_COUNT];
-    double mean = 0, std_err = 0;
-    if (probed != NULL)
-        summarize(&p->divergence, &mean, &std_err);
+    const struct divergence *d = &p->divergence;
+    struct mean kl = {0};
+    for (int64_t w = 0; probed != NULL && w < d->decoder->windows->n; w++)
+        mean_add(&kl, d->kl[w]);
+    const double mean = fmax(0, kl.mean); /* rounding may leave it under 0 */
     for (size_t i = 0; i < n; i++) {
         const struct weight_error *e = &errors[i];
         double ratio = probed != NULL && !e->infeasible ? e->squares / probed->squares : 0;
@@ -198,7 +188,7 @@ static allot_status store(const struct probe *p, const struct gguf_tensor *t,
             .type = quant_type_find(e->type)->name,
             .bytes = t->n_rows * (int64_t)ggml_row_size(e->type, t->ne[0]),
             .cost = mean * ratio,
-            .std_err = std_err * ratio,
+            .std_err = mean_std_err(&kl) * ratio,
             .feasible = !e->infeasible && isfinite(mean * ratio),
         };
     }

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/mean.h"
 #include "base/spill.h"
 #include "cost/candidates.h"
+#include "cost/chunk_kl.h"
 #include "cost/gather.h"
 #include "cost/planned.h"
 #include "quant/quant.h"
@@ -62,51 +64,31 @@ static allot_status list_types(struct relinearize *r, int64_t index, const struc
 /* ---- Sums into changes -----------------------------------------------------------------------------------
  */
 
-/* Mean and variance of the mean of what n sequences give, each over its tokens: those of one text go
- * together. */
-struct mean {
-    double sum, squares, n;
-};
-
-static void mean_add(struct mean *m, double value)
-{
-    m->sum += value;
-    m->squares += value * value;
-    m->n++;
-}
-
-static double mean_of(const struct mean *m)
-{
-    return m->n > 0 ? m->sum / m->n : 0;
-}
-
-static double variance_of(const struct mean *m)
-{
-    double variance = m->n > 1 ? (m->squares / m->n - mean_of(m) * mean_of(m)) / (m->n - 1) : 0;
-    return variance > 0 ? variance : 0;
-}
-
-/* j, now: places among the projection's types; -1: the source's own, without error. */
+/* j, now: places among the projection's types; -1: the source's own, without error. step has room for the
+ * chunks of a sequence. */
 static void find_change(struct type_change *out, const struct relinearize *r, const struct projection *p,
-                        int64_t j, int64_t now)
+                        int64_t j, int64_t now, double *step)
 {
     const struct projector *projector = &r->gather.projector;
-    const double scale = gather_scale(p);
+    const double scale = gather_scale(p), n_tokens = r->windows->n_ctx;
     int64_t n_types = (int64_t)p->n_types, n_taught = r->n_taught / projector->chunk;
     const int64_t per_sequence = r->windows->n_ctx / projector->chunk;
     struct mean slope = {0}, curve = {0};
     for (int64_t first = 0; first < projector->n_chunks; first += per_sequence) {
         double sum = 0;
-        for (int64_t c = first; c < first + per_sequence; c++) {
-            const double *u = p->u + c * n_types;
-            double step = scale * ((j < 0 ? 0 : u[j]) - (now < 0 ? 0 : u[now]));
-            sum += first < n_taught ? -scale * step : step * step / 2; /* linear: not the root, but scale^2 */
+        for (int64_t c = 0; c < per_sequence; c++) {
+            const double *u = p->u + (first + c) * n_types;
+            step[c] = scale * ((j < 0 ? 0 : u[j]) - (now < 0 ? 0 : u[now]));
+            sum += step[c];
         }
-        mean_add(first < n_taught ? &slope : &curve, sum / r->windows->n_ctx);
+        if (first < n_taught)
+            mean_add(&slope, -scale * sum / n_tokens); /* linear: not the root, but scale^2 */
+        else
+            mean_add(&curve, chunk_kl(step, per_sequence) / n_tokens);
     }
-    out->slope = mean_of(&slope);
-    out->curve = mean_of(&curve);
-    out->std_err = sqrt(variance_of(&slope) + variance_of(&curve));
+    out->slope = slope.mean;
+    out->curve = curve.mean;
+    out->std_err = hypot(mean_std_err(&slope), mean_std_err(&curve));
 }
 
 static allot_status take(void *user, const struct projection *p, struct allot_error *err)
@@ -115,8 +97,11 @@ static allot_status take(void *user, const struct projection *p, struct allot_er
     int64_t index = p->tensor - r->net->model->tensors, now = -1;
     struct tensor_changes *out = &r->changes[index];
     out->list = calloc(p->n_types + 1, sizeof *out->list);
-    if (out->list == NULL)
+    double *step = malloc(sizeof *step * (size_t)(r->windows->n_ctx + 1));
+    if (out->list == NULL || step == NULL) {
+        free(step);
         return allot_fail_memory(err, (p->n_types + 1) * sizeof *out->list, p->tensor->name);
+    }
     for (size_t j = 0; j < p->n_types; j++)
         if (p->types[j] == r->planned.types[index])
             now = (int64_t)j;
@@ -125,9 +110,10 @@ static allot_status take(void *user, const struct projection *p, struct allot_er
         if (j >= 0 && p->infeasible[j])
             continue;
         change->type = j < 0 ? p->tensor->type : p->types[j];
-        find_change(change, r, p, j, now);
+        find_change(change, r, p, j, now, step);
         out->n += isfinite(change->slope + change->curve);
     }
+    free(step);
     return ALLOT_OK;
 }
 
