@@ -336,8 +336,7 @@ static double run_weights(struct bench *b)
     return seconds;
 }
 
-/* ---- The table
- * --------------------------------------------------------------------------------------------- */
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 /* One run of a part, and the rate of sgemm around it. */
 struct timing {
@@ -417,8 +416,7 @@ static void bench_model(const char *path, int64_t n_seqs, int64_t n_ctx, int n_t
     bench_release(&b);
 }
 
-/* ---- Random models
- * ------------------------------------------------------------------------------------------ */
+/* ---- Random models ------------------------------------------------------------------------------------- */
 
 static const struct shape {
     int width, layers, ff, vocab, heads, kv_heads, n_seqs;

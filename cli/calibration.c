@@ -42,7 +42,8 @@ static const struct option_row rows[] = {
     ROW("seq-len", 0, "N", OPTION_INT, sequence_length, TEXT_OF(FISHER_DEFAULT_SEQUENCE_LENGTH), 8,
         "tokens of each of them"),
     ROW("chunk", 0, "N", OPTION_INT, chunk, TEXT_OF(FISHER_DEFAULT_CHUNK), 1,
-        "tokens over which an error is summed before it is squared; divides the sequence"),
+        "tokens over which an error is summed before it is squared, beside four times as many; "
+        "divides the sequence"),
     ROW("seed", 0, "N", OPTION_INT, seed, TEXT_OF(FISHER_DEFAULT_SEED), 0,
         "of the labels drawn from the model"),
     ROW("text-seed", 0, "N", OPTION_INT, text_seed, "1", 0, "of the text that the model writes without -f"),
@@ -246,8 +247,7 @@ static allot_status own_sequences(struct calibration *c, const struct calibrated
     return own_text_windows(&c->sequences, c->job, c->pool, OWN_TEXT_COSTS, n_sequences(args),
                             (int32_t)args->sequence_length, args->text_seed, progress, err);
 }
-/* ---- Costs
- * ------------------------------------------------------------------------------------------------- */
+/* ---- Costs --------------------------------------------------------------------------------------------- */
 
 allot_status calibration_types(enum ggml_type out[static GGML_TYPE_COUNT], size_t *n,
                                const struct calibrated_arguments *args, struct allot_error *err)

@@ -186,8 +186,7 @@ static allot_status print_json(const struct comparison *c, struct allot_error *e
     return json_print(document, err);
 }
 
-/* ---- Keeping results
- * ---------------------------------------------------------------------------------------- */
+/* ---- Keeping results ----------------------------------------------------------------------------------- */
 
 static allot_status store_candidate(const struct comparison *c, struct model_job *job, size_t candidate,
                                     const struct allot_progress *progress, struct allot_error *err)

@@ -57,8 +57,7 @@ static allot_status list_open(struct samples *s, const struct type_plan *plan, s
     return ALLOT_OK;
 }
 
-/* ---- Values of the archive
- * --------------------------------------------------------------------------------- */
+/* ---- Values of the archive ----------------------------------------------------------------------------- */
 
 static allot_status add_row(struct samples *s, size_t i, const struct plan_choice *choice,
                             const struct archive_cost *row)
@@ -96,8 +95,7 @@ static bool take_row(void *user, const char *tensor_name, const struct archive_c
     return s->status != ALLOT_OK;
 }
 
-/* ---- The whole
- * ----------------------------------------------------------------------------------------------- */
+/* ---- The whole ----------------------------------------------------------------------------------------- */
 
 static allot_status improve(struct plan_interaction *out, struct samples *s, struct type_plan *plan,
                             const struct provenance *keys, struct allot_error *err)

@@ -361,8 +361,7 @@ allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *e
     return status;
 }
 
-/* ---- Writing
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Writing ------------------------------------------------------------------------------------------- */
 
 static void job_identity(char hex[static HASH_HEX], const struct quantize_run *run)
 {
@@ -423,8 +422,7 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
     return status;
 }
 
-/* ---- Report
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Report -------------------------------------------------------------------------------------------- */
 
 static json_t *output_json(const struct quantize_run *run, const struct quantize_output *out,
                            const char *command)

@@ -11,6 +11,7 @@
 #include "base/mean.h"
 #include "base/rng.h"
 #include "cost/relinearize.h"
+#include "refine_record.h"
 
 enum {
     LEAST_SEQUENCES = 8, /* held out, and for the slope */
@@ -186,13 +187,49 @@ static void move_costs(const struct refine *r, bool restore)
         }
 }
 
+static allot_status find_kl(struct refine *r, const enum ggml_type *types, struct allot_error *err)
+{
+    const struct model_job *job = r->c->job;
+    struct record_key key;
+    bool found = false;
+    allot_status status = record_key(&key, job, r->imatrix, &r->held_out, types, NULL, err);
+    if (status == ALLOT_OK)
+        status = record_kl_get(&found, r->kl, r->held_out.n, job, &key, err);
+    if (status != ALLOT_OK || found)
+        return status;
+    status = planned_divergence(r->kl, &r->c->net, types, r->c->pool, &r->held_out, r->imatrix, &r->c->memory,
+                                r->progress, err);
+    return status == ALLOT_OK ? record_kl_put(r->kl, r->held_out.n, job, &key, err) : status;
+}
+
+static allot_status find_changes(struct tensor_changes *changes, struct refine *r, const enum ggml_type *now,
+                                 struct allot_error *err)
+{
+    const struct model_job *job = r->c->job;
+    const struct relinearize_options options = {.chunk = (int32_t)r->args->chunk,
+                                                .seed = (uint64_t)r->args->seed,
+                                                .n_taught = r->n_taught,
+                                                .types = r->types,
+                                                .n_types = r->n_types,
+                                                .memory = &r->c->memory};
+    struct record_key key;
+    bool found = false;
+    allot_status status = record_key(&key, job, r->imatrix, &r->windows, now, &options, err);
+    if (status == ALLOT_OK)
+        status = record_changes_get(&found, changes, job, &key, err);
+    if (status != ALLOT_OK || found)
+        return status;
+    status = relinearize_run(changes, &r->c->net, now, r->c->pool, &r->windows, r->imatrix, &options,
+                             r->progress, err);
+    return status == ALLOT_OK ? record_changes_put(changes, job, &key, err) : status;
+}
+
 /* Fills in what a plan measures on the held-out sequences. */
 static allot_status measure(struct refine_try *try, struct refine *r, const struct type_plan *plan,
                             bool first, struct allot_error *err)
 {
     struct mean kl = {0}, gain = {0};
-    allot_status status = planned_divergence(r->kl, &r->c->net, plan->types, r->c->pool, &r->held_out,
-                                             r->imatrix, &r->c->memory, r->progress, err);
+    allot_status status = find_kl(r, plan->types, err);
     if (status != ALLOT_OK)
         return status;
     for (int64_t s = 0; s < r->held_out.n; s++) {
@@ -264,20 +301,13 @@ static allot_status run_round(struct refinement *out, struct type_plan *best, st
                               struct allot_error *err)
 {
     const size_t n_tensors = (size_t)r->knapsack->model->n_tensors;
-    const struct relinearize_options options = {.chunk = (int32_t)r->args->chunk,
-                                                .seed = (uint64_t)r->args->seed,
-                                                .n_taught = r->n_taught,
-                                                .types = r->types,
-                                                .n_types = r->n_types,
-                                                .memory = &r->c->memory};
     struct tensor_changes *changes = calloc(n_tensors + 1, sizeof *changes);
     enum ggml_type *from = malloc((n_tensors + 1) * sizeof *from);
     allot_status status =
         changes && from ? ALLOT_OK : allot_fail_memory(err, n_tensors * sizeof *changes, "a plan");
     if (status == ALLOT_OK) {
         memcpy(from, best->types, n_tensors * sizeof *from);
-        status = relinearize_run(changes, &r->c->net, from, r->c->pool, &r->windows, r->imatrix, &options,
-                                 r->progress, err);
+        status = find_changes(changes, r, from, err);
     }
     for (size_t i = 0; i < DAMPINGS && status == ALLOT_OK; i++) {
         out->tries[out->n].round = round;
@@ -333,6 +363,12 @@ allot_status refine_plan(struct refinement *out, struct type_plan *plan, struct 
         move_costs(&r, false);
         status = run_rounds(out, plan, &r, n_rounds, err);
     }
+    if (status == ALLOT_ERR_INTERRUPTED)
+        status =
+            allot_fail(err, status,
+                       "interrupted; what the rounds of --refine found is kept in %s, and the same command "
+                       "goes on from there",
+                       c->job->archive_path);
     text_windows_release(&r.windows);
     text_windows_release(&r.held_out);
     free(r.kl);
@@ -341,8 +377,7 @@ allot_status refine_plan(struct refinement *out, struct type_plan *plan, struct 
     return status;
 }
 
-/* ---- Reports
- * ----------------------------------------------------------------------------------------------- */
+/* ---- Reports ------------------------------------------------------------------------------------------- */
 
 void refinement_print(const struct refinement *refinement)
 {

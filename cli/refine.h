@@ -5,7 +5,8 @@
  * place, and solves the same knapsack for slope + damping * curve + standard error, with several dampings:
  * the less, the bolder. The plan with the least KL on sequences that neither costs nor rounds have seen, and
  * the price of its time if there is one, is kept; that may be the first. A round that finds none better is
- * the last. Nothing of the rounds is kept in the archive: interrupted, they start over. */
+ * the last. What a pass found is kept in the archive (refine_record.h): interrupted, a run repeats at
+ * most one. */
 #ifndef ALLOT_CLI_REFINE_H
 #define ALLOT_CLI_REFINE_H
 

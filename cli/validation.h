@@ -64,7 +64,7 @@ struct degraded {
     enum ggml_type low, high;
 };
 
-struct planned {
+struct planned_trial {
     size_t set;
     double bits_per_weight;
     int64_t file_bytes;
@@ -94,7 +94,7 @@ struct validation {
     size_t n_assignments, n_resumed;
     struct degraded *degraded;
     size_t n_degraded;
-    struct planned *planned;
+    struct planned_trial *planned;
     size_t n_planned;
     struct rounding roundings[GGML_TYPE_COUNT]; /* of kernels that plans use; the first is that of Q8_0 */
     size_t n_roundings;
@@ -162,9 +162,9 @@ struct agreement {
 /* What a set's costs of an assignment add up to; NAN if one is missing, or if they are not KL. */
 double validation_predicted(const struct validation *v, size_t set, size_t assignment);
 /* What rounding adds to the plan's KL, 0 or more, nats per token. */
-double validation_floor(const struct validation *v, const struct planned *plan);
+double validation_floor(const struct validation *v, const struct planned_trial *plan);
 /* Measured over predicted; NAN for costs that are not KL. */
-double validation_ratio(const struct validation *v, const struct planned *plan, bool with_floor);
+double validation_ratio(const struct validation *v, const struct planned_trial *plan, bool with_floor);
 
 /* rankings: room for n_sets; agreements: room for 3 * n_sets; how many go to *n_... */
 allot_status validation_judge(struct ranking *rankings, size_t *n_rankings, struct agreement *agreements,

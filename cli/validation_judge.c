@@ -33,7 +33,7 @@ static double kernel_floor(const struct validation *v, size_t set, enum ggml_typ
     return 0;
 }
 
-double validation_floor(const struct validation *v, const struct planned *plan)
+double validation_floor(const struct validation *v, const struct planned_trial *plan)
 {
     const struct gguf_model *model = v->job.model;
     const enum ggml_type *types = v->assignments[plan->assignment].types;
@@ -51,7 +51,7 @@ double validation_floor(const struct validation *v, const struct planned *plan)
     return n_weights > 0 ? sum / n_weights : 0;
 }
 
-double validation_ratio(const struct validation *v, const struct planned *plan, bool with_floor)
+double validation_ratio(const struct validation *v, const struct planned_trial *plan, bool with_floor)
 {
     if (!cost_set_in_nats(&v->sets[plan->set].costs.set))
         return NAN;
@@ -105,7 +105,7 @@ static void bound_ratios(struct ranking *r, const struct validation *v)
     double farthest = 0;
     r->least_ratio = r->most_ratio = r->farthest_bits = r->farthest_se = NAN;
     for (size_t i = 0; i < v->n_planned; i++) {
-        const struct planned *plan = &v->planned[i];
+        const struct planned_trial *plan = &v->planned[i];
         if (plan->set != r->set)
             continue;
         const double ratio = validation_ratio(v, plan, true), off = fabs(log(ratio));

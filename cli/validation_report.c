@@ -139,7 +139,7 @@ static allot_status print_plans(const struct validation *v, struct allot_error *
     printf("\nPlans (the floor is what their kernels' rounding of activations adds)\n");
     table_init(&t, headings, sizeof headings / sizeof *headings);
     for (size_t i = 0; i < v->n_planned; i++) {
-        const struct planned *plan = &v->planned[i];
+        const struct planned_trial *plan = &v->planned[i];
         const struct measure_mean kl = validation_kl(v, plan->assignment);
         char size[32];
         table_cell(&t, "%s", info(v, plan->set)->method);
@@ -299,7 +299,7 @@ static json_t *plans_json(const struct validation *v)
 {
     json_t *array = json_array();
     for (size_t i = 0; i < v->n_planned; i++) {
-        const struct planned *plan = &v->planned[i];
+        const struct planned_trial *plan = &v->planned[i];
         const struct assignment *a = &v->assignments[plan->assignment];
         json_t *entry = json_object(), *types = json_object();
         for (int64_t k = 0; k < v->job.model->n_tensors; k++)

@@ -174,7 +174,7 @@ static allot_status add_planned(struct validation *v, size_t set, const struct t
     const double bits = bits_per_weight(plan->data_bytes, model_parameters(model));
     snprintf(a->label, sizeof a->label, "the plan of %s at %.3g bits per weight",
              v->sets[set].costs.set.method, bits);
-    v->planned[v->n_planned++] = (struct planned){
+    v->planned[v->n_planned++] = (struct planned_trial){
         .set = set,
         .bits_per_weight = bits,
         .file_bytes = plan->file_bytes,

@@ -229,8 +229,7 @@ static allot_status exact_tensor(struct exact *e, int64_t index, struct allot_er
     return status;
 }
 
-/* ---- The run
- * ----------------------------------------------------------------------------------------------- */
+/* ---- The run ------------------------------------------------------------------------------------------- */
 
 static allot_status see_expert(void *user, const struct net_input *input, struct allot_error *err)
 {

@@ -117,8 +117,7 @@ static allot_status take(void *user, const struct projection *p, struct allot_er
     return ALLOT_OK;
 }
 
-/* ---- Passes
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Passes -------------------------------------------------------------------------------------------- */
 
 static allot_status place_blocks(struct net_placement *place, const struct relinearize *r,
                                  struct allot_error *err)

@@ -217,9 +217,10 @@ static void test_threads_memory_and_resuming(void **state)
     }
 }
 
-/* ---- The same in plain ways
- * -------------------------------------------------------------------------------- The whole model runs anew,
- * with the tensor's floats exchanged. */
+/* ---- The same in plain ways -------------------------------------------------------------------------------
+ */
+
+/* The whole model runs anew, with the tensor's floats exchanged. */
 
 static float *log_probs(void)
 {
