@@ -200,6 +200,11 @@ allot_status calibration_read(struct calibration *c, const struct calibrated_arg
     if (status == ALLOT_OK && !by_weight(args) && texts->n)
         status = text_windows_from_files(&c->sequences, c->vocab, texts->items, texts->n,
                                          (int32_t)args->sequence_length, n_sequences(args), err);
+    if (status == ALLOT_OK && c->has_net && !by_weight(args) && args->sequence_length > c->net.n_ctx_trained)
+        allot_note(progress,
+                   "%s was trained on %" PRId64 " tokens of context, the sequences have %" PRId64
+                   ": shorter ones tell more of text within it",
+                   c->job->model->path, c->net.n_ctx_trained, args->sequence_length);
     return status;
 }
 

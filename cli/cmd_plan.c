@@ -42,7 +42,7 @@ static allot_status check(const void *arguments, struct allot_error *err)
     if (status == ALLOT_OK)
         status = ladder_check_path(&ladder, args->output, err);
     if (status == ALLOT_OK)
-        status = speed_check(&args->sized, err);
+        status = interactions_check(&args->sized, err);
     if (status == ALLOT_OK)
         status = constraints_parse(&constraints, args->types, &args->sized.constraints, err);
     constraints_release(&constraints);

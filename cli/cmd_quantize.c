@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "calibration.h"
 #include "quantize_job.h"
+#include "interactions.h"
 #include "speed_price.h"
 
 static const struct option_row rows[] = {
@@ -80,7 +81,7 @@ static allot_status check(const void *arguments, struct allot_error *err)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base takes one type");
     if (type_set_parse(&base, args->base, err) != ALLOT_OK)
         return err->status;
-    if (check_unheeded(args, err) != ALLOT_OK || speed_check(&args->calibrated.sized, err) != ALLOT_OK)
+    if (check_unheeded(args, err) != ALLOT_OK || interactions_check(&args->calibrated.sized, err) != ALLOT_OK)
         return err->status;
     status =
         constraints_parse(&constraints, args->calibrated.types, &args->calibrated.sized.constraints, err);

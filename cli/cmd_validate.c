@@ -98,9 +98,9 @@ static allot_status check_overlap(struct validation *v, const struct allot_progr
 {
     allot_status status = seen_text_overlap(&v->overlap, v->job.archive, v->job.sha256, &v->windows, err);
     if (status == ALLOT_OK && v->overlap.known && v->overlap.share > SEEN_THRESHOLD)
-        allot_note(progress,
-                   "%.0f %% of the evaluation's tokens occur in what the %s saw; judge by other text",
-                   100 * v->overlap.share, v->overlap.what);
+        allot_note(progress, "%.0f %% of the evaluation's tokens occur in what %s%s saw; judge by other text",
+                   100 * v->overlap.share, strncmp(v->overlap.what, "the ", 4) == 0 ? "" : "the ",
+                   v->overlap.what);
     return status;
 }
 

@@ -112,6 +112,17 @@ static allot_status improve(struct plan_interaction *out, struct samples *s, str
     return type_plan_choose(plan, keys, err);
 }
 
+allot_status interactions_check(const struct sized_arguments *args, struct allot_error *err)
+{
+    if (!args->constraints.interactions)
+        return ALLOT_OK;
+    if (args->speed.weight > 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--speed and --interactions exclude each other");
+    if (args->constraints.budgets.n > 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--interactions and --budget exclude each other");
+    return ALLOT_OK;
+}
+
 allot_status interactions_improve(struct plan_interaction *out, struct type_plan *plan, struct model_job *job,
                                   const struct archive_cost_set_info *set, const struct provenance *keys,
                                   struct allot_error *err)
@@ -122,8 +133,6 @@ allot_status interactions_improve(struct plan_interaction *out, struct type_plan
         status =
             allot_fail(err, ALLOT_ERR_ARGUMENT,
                        "--interactions: costs by %s do not tell of them, those by fisher do", set->method);
-    else if (plan->knapsack->constraints->budgets.n > 0)
-        status = allot_fail(err, ALLOT_ERR_ARGUMENT, "--interactions and --budget exclude each other");
     if (status == ALLOT_OK)
         status = list_open(&s, plan, err);
     if (status == ALLOT_OK)

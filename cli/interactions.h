@@ -6,6 +6,9 @@
 #include "plan/interact.h"
 #include "type_plan.h"
 
+/* The search knows of KL and one size only: a price on time and --budget exclude it. */
+allot_status interactions_check(const struct sized_arguments *args, struct allot_error *err);
+
 /* Searches from the plan on with the sample values that fisher costs keep (plan/interact.h), and changes it
  * if that pays on samples not searched. Fails on costs of another method, which keep none. Not for plans
  * under --budget. */

@@ -222,7 +222,8 @@ static allot_status refuse_inputs(const struct model_job *job, const struct job_
         status = refuse_same(inputs->files[i], path, err);
     for (size_t i = 0; status == ALLOT_OK && inputs->texts && i < inputs->texts->n; i++)
         status = refuse_same(inputs->texts->items[i], path, err);
-    if (status == ALLOT_OK && job->archive_path && file_same(job->archive_path, path))
+    if (status == ALLOT_OK && job->archive_path &&
+        (file_same(job->archive_path, path) || file_same_place(job->archive_path, path)))
         status = allot_fail(err, ALLOT_ERR_ARGUMENT, "%s: is the archive; nothing was written", path);
     return status;
 }

@@ -137,11 +137,12 @@ static void bar_types(struct by_type *choices, const struct constraints *c, int6
 {
     const struct constraint_rule *min = constraint_rule_of(&c->mins, tensor),
                                  *max = constraint_rule_of(&c->maxs, tensor);
+    const bool pinned_itself = constraint_rule_of(&c->pins, tensor) != NULL; /* or tied to one that is */
     for (int t = 0; t < GGML_TYPE_COUNT; t++) {
         struct knapsack_choice *choice = &choices->list[t];
         if (choice->bytes < 0)
             continue;
-        if (pin)
+        if (pin && (pinned_itself || choice->type != *pin))
             choice->bar = choice->type == *pin ? CHOICE_OPEN : CHOICE_NOT_PINNED;
         else if (min && type_bits(choice->type) < type_bits(min->type))
             choice->bar = CHOICE_BELOW_MIN;

@@ -110,13 +110,6 @@ allot_status speed_fill_times(struct knapsack *k, const struct speed_table *tabl
 
 /* ---- Arguments ---------------------------------------------------------------------------------- */
 
-allot_status speed_check(const struct sized_arguments *args, struct allot_error *err)
-{
-    if (args->speed.weight > 0 && args->constraints.interactions)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--speed and --interactions exclude each other");
-    return ALLOT_OK;
-}
-
 allot_status speed_open(struct speed_table *table, const struct sized_arguments *args,
                         struct allot_error *err)
 {

@@ -24,9 +24,6 @@ double speed_active_share(const struct gguf_model *model, const struct gguf_tens
 double speed_tensor_ms(const struct speed_table *table, const struct gguf_model *model,
                        const struct gguf_tensor *tensor, enum ggml_type type);
 
-/* A price on time and --interactions, whose search knows of KL only, exclude each other. */
-allot_status speed_check(const struct sized_arguments *args, struct allot_error *err);
-
 /* Before long work: reads the table that the arguments name, if they do. */
 allot_status speed_open(struct speed_table *table, const struct sized_arguments *args,
                         struct allot_error *err);

@@ -372,6 +372,26 @@ bool file_same(const char *a, const char *b)
     return stat(a, &sa) == 0 && stat(b, &sb) == 0 && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
 }
 
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+bool file_same_place(const char *a, const char *b)
+{
+    struct allot_error ignored;
+    char *target_a = NULL, *target_b = NULL, *folder_a = NULL, *folder_b = NULL;
+    const bool same = file_resolve_target(&target_a, &folder_a, a, &ignored) == ALLOT_OK &&
+                      file_resolve_target(&target_b, &folder_b, b, &ignored) == ALLOT_OK &&
+                      file_same(folder_a, folder_b) && strcmp(base_name(target_a), base_name(target_b)) == 0;
+    free(target_a);
+    free(target_b);
+    free(folder_a);
+    free(folder_b);
+    return same;
+}
+
 allot_status file_require_space(const char *path, int64_t bytes, struct allot_error *err)
 {
     char *resolved = NULL, *folder = NULL;

@@ -69,6 +69,8 @@ allot_status file_identify(struct file_identity *id, const char *path, struct al
 
 /* True if both paths exist and are the same file (device and inode, through links). */
 bool file_same(const char *a, const char *b);
+/* True if both are the same name in the same folder (through links), whether or not there is such a file. */
+bool file_same_place(const char *a, const char *b);
 
 /* Fails (ALLOT_ERR_IO) if the file system that would hold `path` has fewer than `bytes` free;
  * the message gives both numbers. */

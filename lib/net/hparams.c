@@ -210,7 +210,7 @@ static allot_status read_scaling_type(struct net *net, struct allot_error *err)
 }
 
 /* Rotary embedding (llama-context.cpp, llama_context::llama_context; ggml_rope_yarn_corr_dims). */
-static allot_status read_rope(struct net *net, int64_t n_ctx_trained, struct allot_error *err)
+static allot_status read_rope(struct net *net, struct allot_error *err)
 {
     const struct gguf_model *model = net->model;
     double base = 0, factor = 0, linear = 0, magnitude = 1;
@@ -225,7 +225,7 @@ static allot_status read_rope(struct net *net, int64_t n_ctx_trained, struct all
     if (status == ALLOT_OK)
         status = read_real(net, "rope.scaling.attn_factor", 1.0, &magnitude, err);
     if (status == ALLOT_OK)
-        status = read_count(net, "rope.scaling.original_context_length", UINT32_MAX, n_ctx_trained,
+        status = read_count(net, "rope.scaling.original_context_length", UINT32_MAX, net->n_ctx_trained,
                             &net->n_ctx_original, err);
     if (status == ALLOT_OK)
         status = read_scaling_type(net, err);
@@ -292,12 +292,12 @@ static allot_status allocate_layers(struct net *net, struct allot_error *err)
 allot_status read_hyperparameters(struct net *net, struct allot_error *err)
 {
     double eps;
-    int64_t n_ctx_trained = 0, n_ff_dense = 0;
+    int64_t n_ff_dense = 0;
     net->logit_scale = net->embd_scale = net->residual_scale = 1;
     allot_status status = find_architecture(net, err);
     if (status == ALLOT_OK)
-        status =
-            read_count(net, "context_length", UINT32_MAX, -1, &n_ctx_trained, err); /* libllama insists */
+        status = read_count(net, "context_length", UINT32_MAX, -1, &net->n_ctx_trained,
+                            err); /* libllama insists */
     if (status == ALLOT_OK)
         status = read_count(net, "block_count", MAX_LAYERS, -1, &net->n_layers, err);
     if (status == ALLOT_OK)
@@ -319,7 +319,7 @@ allot_status read_hyperparameters(struct net *net, struct allot_error *err)
     if (status == ALLOT_OK)
         status = read_real(net, "attention.layer_norm_rms_epsilon", -1, &eps, err);
     if (status == ALLOT_OK)
-        status = read_rope(net, n_ctx_trained, err);
+        status = read_rope(net, err);
     if (status == ALLOT_OK)
         status = refuse_settings(net, err);
     if (status == ALLOT_OK && net->arch->read != NULL)

@@ -100,7 +100,7 @@ struct net {
     float attn_softcap, final_softcap; /* 0: none */
     float embd_scale, residual_scale, logit_scale;
     bool exact_gelu; /* false, as net_open sets it: rounded as ggml's CPU kernels do */
-    int64_t n_rot, n_ctx_original;
+    int64_t n_rot, n_ctx_trained, n_ctx_original;
     enum rope_scaling rope_scaling;
     double rope_magnitude;                   /* of cosines and sines */
     struct net_rope ropes[NET_N_ROPES];      /* by kind */

@@ -226,7 +226,9 @@ allot_status plan_interact(struct plan_interaction *out, const struct plan_item 
     double cost = 0;
     *out = (struct plan_interaction){0};
     if (samples->n < 4)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "interactions of %zu samples", samples->n);
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "interactions need the samples of two chunks of tokens, the costs have %zu",
+                          samples->n);
     for (size_t i = 0; i < n_items; i++) {
         n_changes += items[i].n_choices;
         bytes_left -= items[i].choices[chosen[i]].bytes;

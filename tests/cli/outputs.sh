@@ -39,3 +39,7 @@ quick cost m.gguf -f t.txt --archive t.txt
 quick cost m.gguf -f t.txt --archive m.gguf
 sha256sum --quiet -c sums && echo 'inputs untouched'
 ls
+# nor an archive that would only be made
+quick quantize m.gguf new.allot --bpw 6 -f t.txt --archive new.allot
+quick imatrix m.gguf -f t.txt -o ./m2.gguf.allot --archive m2.gguf.allot
+ls *.allot 2>/dev/null || echo "no archive"

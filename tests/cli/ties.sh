@@ -32,3 +32,6 @@ quick plan m.gguf --size 1.1MB --tie attn_q --min '0\.attn_q=Q6_K' --max '1\.att
 quick cost odd.gguf -f t.txt --types Q4_0,Q4_K --sequences 2 --seq-len 64 --no-imatrix >/dev/null
 quick plan odd.gguf --bpw 17 --tie ffn_ --types Q4_K,BF16 -o recipe >/dev/null && echo "in common: $(types ffn_)"
 quick plan odd.gguf --bpw 6 --tie ffn_ --pin ffn_down=Q4_K
+# a type that comes by a tie is held to floors and ceilings; one that is pinned is not
+quick plan m.gguf --size 1.1MB --tie 'attn_[qk]' --pin attn_q=Q6_K --max attn_k=Q4_K
+quick plan m.gguf --size 1.1MB --tie 'attn_[qk]' --pin 'attn_[qk]=Q6_K' --max attn_k=Q4_K >/dev/null && echo pinned
