@@ -62,6 +62,19 @@ void hash_update_str(struct hash *h, const char *s)
     hash_update(h, s, strlen(s) + 1);
 }
 
+void hash_so_far(const struct hash *h, char hex[static HASH_HEX])
+{
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned size = 0;
+    EVP_MD_CTX *copy = EVP_MD_CTX_new();
+
+    hex[0] = '\0';
+    if (copy && !h->failed && EVP_MD_CTX_copy_ex(copy, h->ctx) == 1 &&
+        EVP_DigestFinal_ex(copy, digest, &size) == 1 && size == SHA256_BYTES)
+        to_hex(hex, digest);
+    EVP_MD_CTX_free(copy);
+}
+
 void hash_final(struct hash *h, char hex[static HASH_HEX])
 {
     unsigned char digest[EVP_MAX_MD_SIZE];

@@ -15,6 +15,7 @@ allot_status hash_new(struct hash **out, struct allot_error *err);
 void hash_update(struct hash *h, const void *bytes, size_t n);
 void hash_update_str(struct hash *h,
                      const char *s); /* includes the final NUL, so fields cannot run together */
-void hash_final(struct hash *h, char hex[static HASH_HEX]); /* frees h */
+void hash_so_far(const struct hash *h, char hex[static HASH_HEX]); /* more may follow */
+void hash_final(struct hash *h, char hex[static HASH_HEX]);        /* frees h */
 
 #endif

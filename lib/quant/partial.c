@@ -15,10 +15,19 @@
 #include "base/file.h"
 #include "base/hash.h"
 
-/* The journal: magic, key, the boot during which it was written, and three counts. */
-enum { MAGIC_BYTES = 16, KEY_BYTES = 64, BOOT_BYTES = 16 };
+/* The journal: magic, key, bytes checked and their digest, the boot during which it was written, and three
+ * counts. */
+enum {
+    MAGIC_BYTES = 16,
+    KEY_BYTES = 64,
+    DIGEST_BYTES = 64,
+    BOOT_BYTES = 16,
+    CHECKED_AT = MAGIC_BYTES + KEY_BYTES,
+    BOOT_AT = CHECKED_AT + 8 + DIGEST_BYTES,
+    COUNTS_AT = BOOT_AT + BOOT_BYTES
+};
 static const char journal_magic[MAGIC_BYTES + 1] = "allot-partial-1\n";
-_Static_assert(MAGIC_BYTES + KEY_BYTES + BOOT_BYTES + 3 * 8 == PARTIAL_JOURNAL_BYTES, "journal layout");
+_Static_assert(COUNTS_AT + 3 * 8 == PARTIAL_JOURNAL_BYTES, "journal layout");
 
 static allot_status fail_write(const struct partial *p, struct allot_error *err)
 {
@@ -59,10 +68,12 @@ static int64_t get_i64(const uint8_t *from)
 static allot_status write_journal(struct partial *p, int64_t offset, struct allot_error *err)
 {
     uint8_t bytes[PARTIAL_JOURNAL_BYTES];
-    uint8_t *counts = bytes + MAGIC_BYTES + KEY_BYTES + BOOT_BYTES;
+    uint8_t *counts = bytes + COUNTS_AT;
     memcpy(bytes, journal_magic, MAGIC_BYTES);
     memcpy(bytes + MAGIC_BYTES, p->key, KEY_BYTES);
-    boot_identity((char *)bytes + MAGIC_BYTES + KEY_BYTES);
+    put_u64(bytes + CHECKED_AT, (uint64_t)p->checked);
+    memcpy(bytes + CHECKED_AT + 8, p->digest, DIGEST_BYTES);
+    boot_identity((char *)bytes + BOOT_AT);
     put_u64(counts, (uint64_t)p->finished);
     put_u64(counts + 8, (uint64_t)p->durable);
     put_u64(counts + 16, (uint64_t)p->floored);
@@ -76,7 +87,7 @@ static bool read_journal(struct partial *p, int64_t offset, int64_t n_tensors)
     struct stat st;
     uint8_t bytes[PARTIAL_JOURNAL_BYTES];
     char boot[BOOT_BYTES], zeros[BOOT_BYTES] = {0};
-    const uint8_t *counts = bytes + MAGIC_BYTES + KEY_BYTES + BOOT_BYTES;
+    const uint8_t *counts = bytes + COUNTS_AT;
     if (fstat(p->fd, &st) != 0 || st.st_size < p->file_size + PARTIAL_JOURNAL_BYTES)
         return false;
     if (pread(p->fd, bytes, sizeof bytes, (off_t)offset) != (ssize_t)sizeof bytes ||
@@ -86,11 +97,14 @@ static bool read_journal(struct partial *p, int64_t offset, int64_t n_tensors)
     if (durable < 0 || finished < durable || finished > n_tensors || floored < 0 || floored > finished)
         return false;
     boot_identity(boot);
-    const bool same_boot = memcmp(boot, zeros, BOOT_BYTES) != 0 &&
-                           memcmp(boot, bytes + MAGIC_BYTES + KEY_BYTES, BOOT_BYTES) == 0;
+    const bool same_boot =
+        memcmp(boot, zeros, BOOT_BYTES) != 0 && memcmp(boot, bytes + BOOT_AT, BOOT_BYTES) == 0;
     p->durable = durable;
     p->finished = same_boot ? finished : durable;
     p->floored = floored < p->finished ? floored : p->finished;
+    p->checked = get_i64(bytes + CHECKED_AT);
+    memcpy(p->digest, bytes + CHECKED_AT + 8, DIGEST_BYTES);
+    p->digest[DIGEST_BYTES] = '\0';
     return true;
 }
 

@@ -28,13 +28,15 @@ struct partial {
     int64_t floored;       /* of them, see struct quantize_result */
     int64_t durable;       /* finished tensors that survive a power cut */
     int64_t unsynced;      /* bytes written since the last sync */
+    int64_t checked;       /* bytes from the file's start on, its header in place, whose SHA-256 is: */
+    char digest[65];       /* empty: of none */
     int64_t sync_interval; /* as many may be; partial_open sets PARTIAL_SYNC_INTERVAL */
 };
 
 /* Bytes between two syncs: what a power cut can cost. */
 #define PARTIAL_SYNC_INTERVAL (64ll << 20)
 /* Bytes at the head of the file that a journal takes; no header is shorter. */
-#define PARTIAL_JOURNAL_BYTES 120
+#define PARTIAL_JOURNAL_BYTES 192
 
 /* Fails when an output of so many bytes would not fit; what an unfinished one has taken counts as room.
  * Errors as those of an output's place too. */
@@ -56,7 +58,8 @@ allot_status partial_write(struct partial *p, const void *bytes, size_t n, int64
 allot_status partial_read(const struct partial *p, void *bytes, size_t n, int64_t offset,
                           struct allot_error *err);
 
-/* Notes that one more tensor, whose n bytes have been written, is finished. */
+/* Notes that one more tensor, whose n bytes have been written, is finished; with checked and digest as they
+ * stand. */
 allot_status partial_advance(struct partial *p, int64_t n_bytes, bool floored, struct allot_error *err);
 
 /* Writes the header and syncs. The file is then complete under p->path; the journal is kept behind its end,

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "quant/checksum.h"
 #include "quant/partial.h"
 #include "quant/quant.h"
 
@@ -20,8 +21,6 @@ enum {
     BLOCK_WEIGHTS = 256 * 1024, /* per row block, unless a single row is longer */
     BLOCKS_PER_THREAD = 8,      /* between two progress reports */
     COPY_BYTES = 1024 * 1024,
-    HASH_BYTES = 1024 * 1024,
-    REPORT_BYTES = 16 * HASH_BYTES, /* between two reports of the checksum */
 };
 
 /* ---- The header -------------------------------------------------------------------------------------- */
@@ -127,15 +126,6 @@ static allot_status check_job(const struct quantize_job *job, const struct allot
 
 /* ---- One tensor ---------------------------------------------------------------------------------- */
 
-/* The checksum of the output, which goes along while the rest is written. */
-struct checksum {
-    struct hash *hash;
-    uint8_t *piece; /* HASH_BYTES */
-    int64_t done;   /* bytes of the file that are in it */
-    allot_status status;
-    struct allot_error error;
-};
-
 struct thread_scratch {
     float *weights;
     uint8_t *bytes;
@@ -235,17 +225,6 @@ static int64_t block_offset(const struct tensor_work *w, int64_t block)
     return w->offset + first_row(w, block) * row_bytes;
 }
 
-static void checksum_up_to(struct checksum *c, const struct partial *partial, int64_t end)
-{
-    while (c->done < end && !c->status) {
-        const int64_t left = end - c->done, n = left < HASH_BYTES ? left : HASH_BYTES;
-        c->status = partial_read(partial, c->piece, (size_t)n, c->done, &c->error);
-        if (!c->status)
-            hash_update(c->hash, c->piece, (size_t)n);
-        c->done += n;
-    }
-}
-
 /* Item 0 takes what the batches before have written into the checksum. */
 static void work_on_item(void *user, int64_t item, int thread)
 {
@@ -341,6 +320,7 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
 
     const int64_t n_bytes = (int64_t)ggml_row_size(w.type, t->ne[0]) * t->n_rows;
     status = write_padding(run, w.offset, n_bytes, err);
+    checksum_note(&run->checksum, &run->partial);
     if (!status)
         status = partial_advance(&run->partial, n_bytes, atomic_load(&w.floored), err);
     if (!status && atomic_load(&w.floored))
@@ -425,56 +405,6 @@ static allot_status job_key(const struct run *run, char key[static HASH_HEX], st
     return key[0] ? ALLOT_OK : allot_fail(err, ALLOT_ERR_INTERNAL, "SHA-256 failed");
 }
 
-/* Begins with the header, which the file gets last, and catches up with an earlier run. Reads by pieces: a
- * mapping of the whole output would count as the program's memory. */
-static allot_status checksum_begin(struct run *run, struct allot_error *err)
-{
-    struct checksum *c = &run->checksum;
-    const int64_t first = run->partial.finished, start = (int64_t)run->header.len;
-    const int64_t end = first < run->job->model->n_tensors ? run->offsets[first] : run->file_size;
-    c->piece = malloc(HASH_BYTES);
-    if (!c->piece)
-        return allot_fail_memory(err, HASH_BYTES, "a checksum");
-    allot_status status = hash_new(&c->hash, err);
-    if (status)
-        return status;
-    hash_update(c->hash, run->header.data, run->header.len);
-    c->done = start;
-    while (c->done < end && !status) {
-        const int64_t left = end - c->done;
-        status = allot_report(run->progress, err, "resume", c->done, end);
-        if (!status)
-            checksum_up_to(c, &run->partial, c->done + (left < REPORT_BYTES ? left : REPORT_BYTES));
-        if (!status && c->status) {
-            *err = c->error;
-            status = c->status;
-        }
-    }
-    return status;
-}
-
-static allot_status checksum_end(struct run *run, char hex[static HASH_HEX], struct allot_error *err)
-{
-    struct checksum *c = &run->checksum;
-    checksum_up_to(c, &run->partial, run->file_size);
-    if (c->status) {
-        *err = c->error;
-        return c->status;
-    }
-    hash_final(c->hash, hex);
-    c->hash = NULL;
-    return ALLOT_OK;
-}
-
-static void checksum_release(struct checksum *c)
-{
-    char hex[HASH_HEX];
-    if (c->hash)
-        hash_final(c->hash, hex);
-    free(c->piece);
-    *c = (struct checksum){0};
-}
-
 /* Reads the file as anyone would and compares it with the job. */
 static allot_status verify_output(const struct run *run, struct allot_error *err)
 {
@@ -498,20 +428,28 @@ static allot_status verify_output(const struct run *run, struct allot_error *err
     return status;
 }
 
+/* Where the tensors of an earlier run end. */
+static int64_t written_end(const struct run *run)
+{
+    const int64_t first = run->partial.finished;
+    return first < run->job->model->n_tensors ? run->offsets[first] : run->file_size;
+}
+
 static allot_status write_all(struct run *run, struct quantize_result *result, struct allot_error *err)
 {
     const struct gguf_model *model = run->job->model;
     allot_status status = ALLOT_OK;
+    status = partial_reserve(&run->partial, err);
+    if (!status)
+        status = make_scratch(run, err);
+    if (!status)
+        status =
+            checksum_begin(&run->checksum, &run->partial, &run->header, written_end(run), run->progress, err);
     result->resumed_tensors = run->partial.finished;
     for (int64_t i = 0; i < model->n_tensors; i++) {
         run->total += model->tensors[i].n_elements;
         run->done += i < run->partial.finished ? model->tensors[i].n_elements : 0;
     }
-    status = partial_reserve(&run->partial, err);
-    if (!status)
-        status = make_scratch(run, err);
-    if (!status)
-        status = checksum_begin(run, err);
     if (!status)
         status = allot_report(run->progress, err, "quantize", run->done, run->total);
     for (int64_t i = run->partial.finished; i < model->n_tensors && !status; i++)
@@ -521,7 +459,7 @@ static allot_status write_all(struct run *run, struct quantize_result *result, s
     if (!status)
         status = allot_report(run->progress, err, "checksum", run->checksum.done, run->file_size);
     if (!status)
-        status = checksum_end(run, result->sha256, err);
+        status = checksum_end(&run->checksum, &run->partial, run->file_size, result->sha256, err);
     if (!status)
         status = verify_output(run, err);
     if (!status)

@@ -6,7 +6,7 @@ job=("$ALLOT" quantize "$MODEL" out.gguf --recipe recipe -t 1 --quiet --json)
 mv out.gguf whole.gguf
 
 # The journal stands at the head of the partial file and changes with every finished tensor.
-journal() { head -c 120 out.gguf.allot-partial 2>/dev/null | cksum; }
+journal() { head -c 192 out.gguf.allot-partial 2>/dev/null | cksum; }
 killed=0
 for round in 1 2 3; do
     before=$(journal)

@@ -8,6 +8,8 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include "quant/partial.h"
+
 /* ---- Refusals ------------------------------------------------------------------------------------------ */
 
 static void expect_refusal(const char *out_path, allot_status expected, const char *part_of_message)
@@ -71,7 +73,7 @@ static void files_in_the_way_are_kept(void **state)
         {false, "", "in the way", ALLOT_ERR_IO},
     };
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
-        char tail[120] = "";
+        char tail[PARTIAL_JOURNAL_BYTES] = "";
         size_t n, n_kept;
         memcpy(tail, rows[k].tail, strlen(rows[k].tail));
         write_fixture_model(PARTIAL, GGML_TYPE_F32, seed);

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "quant/partial.h"
 
 /* Asks to stop, or kills the process, at the stop-th report of the stage. */
 struct stop {
@@ -199,9 +200,9 @@ static void damaged_partial_files_are_started_over(void **state)
         else if (damage == 1)
             overwrite(PARTIAL, 20, "??", 2); /* key */
         else if (damage == 2)
-            overwrite(PARTIAL, 96, ones, 8); /* finished */
+            overwrite(PARTIAL, 168, ones, 8); /* finished */
         else if (damage == 3)
-            overwrite(PARTIAL, 96, many, 8);
+            overwrite(PARTIAL, 168, many, 8);
         else if (damage == 4)
             assert_int_equal(truncate(PARTIAL, 50000), 0);
         else
@@ -217,7 +218,7 @@ static void a_whole_file_under_the_partial_name_is_replaced(void **state)
     struct stat st;
     interrupt_at("checksum", 0);
     assert_int_equal(stat(PARTIAL, &st), 0);
-    assert_int_equal(truncate(PARTIAL, st.st_size - 120), 0);
+    assert_int_equal(truncate(PARTIAL, st.st_size - PARTIAL_JOURNAL_BYTES), 0);
     finish_and_compare(0, 0);
 }
 
@@ -257,7 +258,7 @@ static void another_boot_distrusts_what_was_not_synced(void **state)
             struct quantize_job job = plain_job();
             job.sync_interval = intervals[i];
             interrupt_job(&job, "quantize", k);
-            overwrite(PARTIAL, 80, "another boot id.", 16);
+            overwrite(PARTIAL, 152, "another boot id.", 16);
             const int64_t durable = intervals[i] ? count_durable(intervals[i], k) : 0;
             n_between += durable > 0 && durable < k;
             finish_and_compare(durable, durable);
@@ -275,6 +276,25 @@ static void another_boot_trusts_the_complete_file(void **state)
     assert_int_equal(stat(PARTIAL, &st), 0);
     overwrite(PARTIAL, st.st_size - 40, "another boot id.", 16); /* the journal is behind the end */
     finish_and_compare(model->n_tensors, model->n_tensors);
+}
+
+/* Every tensor's data but the last's are checked before they count. */
+static void damaged_data_are_written_anew(void **state)
+{
+    (void)state;
+    struct gguf_model *whole;
+    struct allot_error err;
+    const struct quantize_job job = plain_job();
+    struct quantize_result result;
+    assert_int_equal(run_job(&job, &result, NULL, &err), ALLOT_OK);
+    assert_int_equal(gguf_model_open(&whole, OUT, &err), ALLOT_OK);
+    unlink(OUT);
+    for (int64_t k = 0; k + 1 < model->n_tensors; k++) {
+        interrupt_at("quantize", (int)model->n_tensors);
+        overwrite(PARTIAL, (int64_t)whole->tensors[k].file_offset, "damage", 6);
+        finish_and_compare(0, 0);
+    }
+    gguf_model_close(whole);
 }
 
 /* ---- Two runs ----------------------------------------------------------------------------------------- */
@@ -379,6 +399,7 @@ int main(void)
         cmocka_unit_test(a_sealed_file_of_another_job_is_replaced),
         cmocka_unit_test(another_boot_distrusts_what_was_not_synced),
         cmocka_unit_test(another_boot_trusts_the_complete_file),
+        cmocka_unit_test(damaged_data_are_written_anew),
         cmocka_unit_test(floored_tensors_are_counted),
         cmocka_unit_test(a_second_run_is_refused),
     };
