@@ -39,6 +39,12 @@ static allot_status load_imatrix(struct job_imatrix *im, struct model_job *job, 
         status = file_pwrite_all(fd, data, size, 0, path, err);
     if (status == ALLOT_OK)
         status = imatrix_read(&im->data, path, err);
+    if (status == ALLOT_ERR_FORMAT)
+        status = allot_fail(
+            err, status,
+            "%s: the importance matrix that it keeps is damaged; move the archive away, and measure "
+            "anew",
+            job->archive_path);
     im->present = im->computed = status == ALLOT_OK;
     if (fd >= 0)
         close(fd);

@@ -37,3 +37,10 @@ quick quantize m.gguf o.gguf --bpw 5
 used quantize m.gguf o.gguf --imatrix moved.gguf
 quick "${cost[@]}" --imatrix moved.gguf | head -n 1
 used plan m.gguf
+# One that the archive keeps, damaged there.
+quick "${cost[@]}" --imatrix-chunks 2 --archive kept.allot >/dev/null
+python3 -c 'import sqlite3
+d = sqlite3.connect("kept.allot")
+d.execute("update blobs set data = zeroblob(100) where kind = ?", ("imatrix",))
+d.commit()'
+quick plan m.gguf --bpw 5 --archive kept.allot
