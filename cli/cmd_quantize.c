@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "calibration.h"
-#include "quantize_job.h"
 #include "interactions.h"
+#include "quantize_job.h"
 #include "speed_price.h"
 
 static const struct option_row rows[] = {

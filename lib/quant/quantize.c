@@ -438,8 +438,7 @@ static int64_t written_end(const struct run *run)
 static allot_status write_all(struct run *run, struct quantize_result *result, struct allot_error *err)
 {
     const struct gguf_model *model = run->job->model;
-    allot_status status = ALLOT_OK;
-    status = partial_reserve(&run->partial, err);
+    allot_status status = partial_reserve(&run->partial, err);
     if (!status)
         status = make_scratch(run, err);
     if (!status)
