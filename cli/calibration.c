@@ -187,6 +187,17 @@ allot_status calibration_open(struct calibration *c, struct model_job *job, stru
     return status;
 }
 
+/* Few sequences are some of the default ones, so that costs of different methods tell of the same text. */
+static allot_status read_sequences(struct calibration *c, const struct calibrated_arguments *args,
+                                   struct allot_error *err)
+{
+    const struct string_list *texts = &args->texts;
+    const int64_t n = n_sequences(args), n_read = n > FISHER_DEFAULT_SEQUENCES ? n : FISHER_DEFAULT_SEQUENCES;
+    allot_status status = text_windows_from_files(&c->sequences, c->vocab, texts->items, texts->n,
+                                                  (int32_t)args->sequence_length, n_read, err);
+    return status == ALLOT_OK ? text_windows_thin(&c->sequences, n, err) : status;
+}
+
 allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,
                               const struct allot_progress *progress, struct allot_error *err)
 {
@@ -198,8 +209,7 @@ allot_status calibration_read(struct calibration *c, const struct calibrated_arg
         status = text_windows_from_files(&c->imatrix_windows, c->vocab, texts->items, texts->n,
                                          IMATRIX_CONTEXT, args->imatrix_chunks, err);
     if (status == ALLOT_OK && !by_weight(args) && texts->n)
-        status = text_windows_from_files(&c->sequences, c->vocab, texts->items, texts->n,
-                                         (int32_t)args->sequence_length, n_sequences(args), err);
+        status = read_sequences(c, args, err);
     if (status == ALLOT_OK && c->has_net && !by_weight(args) && args->sequence_length > c->net.n_ctx_trained)
         allot_note(progress,
                    "%s was trained on %" PRId64 " tokens of context, the sequences have %" PRId64

@@ -65,9 +65,10 @@ static allot_status read_eval(struct validation *v, struct allot_error *err)
     struct text_vocab *vocab = NULL;
     allot_status status = text_vocab_open(&vocab, model_first_path(v->job.model), err);
     if (status == ALLOT_OK)
-        status = text_windows_from_files(&v->windows, vocab, texts->items, texts->n, (int32_t)v->args->ctx,
-                                         v->args->windows, err);
+        status = text_windows_from_files(&v->windows[EVAL_TEXT], vocab, texts->items, texts->n,
+                                         (int32_t)v->args->ctx, v->args->windows, err);
     text_vocab_close(vocab);
+    v->n_texts = EVAL_TEXT + 1;
     return status;
 }
 
@@ -96,7 +97,8 @@ static allot_status open_run(struct validation *v, const struct allot_progress *
 static allot_status check_overlap(struct validation *v, const struct allot_progress *progress,
                                   struct allot_error *err)
 {
-    allot_status status = seen_text_overlap(&v->overlap, v->job.archive, v->job.sha256, &v->windows, err);
+    allot_status status =
+        seen_text_overlap(&v->overlap, v->job.archive, v->job.sha256, &v->windows[EVAL_TEXT], err);
     if (status == ALLOT_OK && v->overlap.known && v->overlap.share > SEEN_THRESHOLD)
         allot_note(progress, "%.0f %% of the evaluation's tokens occur in what %s%s saw; judge by other text",
                    100 * v->overlap.share, strncmp(v->overlap.what, "the ", 4) == 0 ? "" : "the ",
@@ -108,7 +110,8 @@ static void release_run(struct validation *v)
 {
     for (size_t i = 0; i < v->n_assignments; i++) {
         free(v->assignments[i].types);
-        free(v->assignments[i].kl);
+        for (size_t t = 0; t < MAX_TEXTS; t++)
+            free(v->assignments[i].on[t].kl);
     }
     for (size_t s = 0; s < v->n_sets; s++)
         cost_table_release(&v->sets[s].costs);
@@ -117,7 +120,8 @@ static void release_run(struct validation *v)
     free(v->degraded);
     free(v->planned);
     job_imatrix_release(&v->imatrix);
-    text_windows_release(&v->windows);
+    for (size_t t = 0; t < v->n_texts; t++)
+        text_windows_release(&v->windows[t]);
     pool_free(v->pool);
     free(v->folder);
     model_job_release(&v->job);
@@ -149,7 +153,8 @@ const struct command command_validate = {
         "whether plans can be trusted. One tensor at a time gets a low type (Q2_K where it fits) while the "
         "others have Q8_0, and the measured changes of KL are ranked beside the predicted ones; the costs of "
         "several methods are compared pair by pair; and plans of some sizes are measured beside what they "
-        "predict. Costs are those on record with the imatrix of the calibration texts, or are computed from "
+        "predict, on the evaluation text and on the text that the costs are of. Costs are those on record "
+        "with the imatrix of the calibration texts, or are computed from "
         "the texts, with the options of 'allot cost'; without -f all is taken from the archive. A forward "
         "pass per tensor and plan: how long that takes is said at first. Every measurement is kept as it is "
         "made, and the same command goes on after an interruption.",

@@ -169,7 +169,7 @@ static allot_status add_set(struct validation *v, struct cost_table *costs, stru
         return allot_fail_memory(err, (v->n_sets + 1) * sizeof *grown, "sets of costs");
     }
     v->sets = grown;
-    v->sets[v->n_sets++] = (struct judged_set){*costs, newest};
+    v->sets[v->n_sets++] = (struct judged_set){*costs, newest, EVAL_TEXT};
     return ALLOT_OK;
 }
 
@@ -283,6 +283,27 @@ static void order_sets(struct validation *v, const struct wanted *wanted)
             }
 }
 
+/* Of the newest set of each method that is KL: the sequences it is of, if the archive has them. */
+static allot_status find_text(struct validation *v, struct judged_set *set, struct allot_error *err)
+{
+    const struct archive_cost_set_info *info = &set->costs.set;
+    struct text_windows windows;
+    bool own;
+    if (!set->newest || !cost_set_in_nats(info))
+        return ALLOT_OK;
+    for (size_t t = EVAL_TEXT + 1; t < v->n_texts; t++)
+        if (strcmp(v->windows[t].sha256, info->text_sha256) == 0)
+            set->text = t;
+    if (set->text != EVAL_TEXT || v->n_texts == MAX_TEXTS)
+        return ALLOT_OK;
+    allot_status status = seen_text_get(&windows, &own, v->job.archive, info->text_sha256, err);
+    if (status == ALLOT_OK && windows.n > 0) {
+        set->text = v->n_texts;
+        v->windows[v->n_texts++] = windows;
+    }
+    return status;
+}
+
 allot_status validation_costs(struct validation *v, const struct allot_progress *progress,
                               struct allot_error *err)
 {
@@ -307,5 +328,7 @@ allot_status validation_costs(struct validation *v, const struct allot_progress 
     if (status == ALLOT_OK && v->n_sets == 0)
         status = no_costs(v, wanted.names[0], err);
     order_sets(v, &wanted);
+    for (size_t s = 0; s < v->n_sets && status == ALLOT_OK; s++)
+        status = find_text(v, &v->sets[s], err);
     return status;
 }

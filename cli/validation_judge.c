@@ -21,25 +21,26 @@ double validation_predicted(const struct validation *v, size_t set, size_t assig
     return predicted;
 }
 
-/* What a kernel's rounding adds if it serves all weights. */
-static double kernel_floor(const struct validation *v, size_t set, enum ggml_type kernel)
+/* What a kernel's rounding adds on a text if it serves all weights. */
+static double kernel_floor(const struct validation *v, size_t text, size_t set, enum ggml_type kernel)
 {
     for (size_t k = 0; k < v->n_roundings; k++)
         if (v->roundings[k].kernel == kernel) {
             const size_t assignment = v->roundings[k].assignment;
-            const double above = validation_kl(v, assignment).mean - validation_predicted(v, set, assignment);
+            const double above =
+                validation_kl(v, text, assignment).mean - validation_predicted(v, set, assignment);
             return above > 0 ? above : 0;
         }
     return 0;
 }
 
-double validation_floor(const struct validation *v, const struct planned_trial *plan)
+double validation_floor(const struct validation *v, size_t text, const struct planned_trial *plan)
 {
     const struct gguf_model *model = v->job.model;
     const enum ggml_type *types = v->assignments[plan->assignment].types;
     double floors[GGML_TYPE_COUNT], sum = 0, n_weights = 0;
     for (int kernel = 0; kernel < GGML_TYPE_COUNT; kernel++)
-        floors[kernel] = kernel_floor(v, plan->set, (enum ggml_type)kernel);
+        floors[kernel] = kernel_floor(v, text, plan->set, (enum ggml_type)kernel);
     for (int64_t i = 0; i < model->n_tensors; i++) {
         const double n = (double)model->tensors[i].n_elements;
         if (!gguf_tensor_quantizable(&model->tensors[i]))
@@ -51,12 +52,18 @@ double validation_floor(const struct validation *v, const struct planned_trial *
     return n_weights > 0 ? sum / n_weights : 0;
 }
 
-double validation_ratio(const struct validation *v, const struct planned_trial *plan, bool with_floor)
+double validation_ratio(const struct validation *v, size_t text, const struct planned_trial *plan,
+                        bool with_floor)
 {
     if (!cost_set_in_nats(&v->sets[plan->set].costs.set))
         return NAN;
-    return validation_kl(v, plan->assignment).mean /
-           (plan->predicted + (with_floor ? validation_floor(v, plan) : 0));
+    return validation_kl(v, text, plan->assignment).mean /
+           (plan->predicted + (with_floor ? validation_floor(v, text, plan) : 0));
+}
+
+bool validation_has_seen(const struct validation *v, const struct planned_trial *plan)
+{
+    return v->sets[plan->set].text != EVAL_TEXT;
 }
 
 /* ---- One tensor at a time ----------------------------------------------------------------------------- */
@@ -100,24 +107,32 @@ static allot_status rank_tensors(struct ranking *r, const struct validation *v, 
 
 /* ---- Plans --------------------------------------------------------------------------------------------- */
 
+/* Widens least .. most to hold the ratio. */
+static void widen(double *least, double *most, double ratio)
+{
+    *least = isnan(*least) || ratio < *least ? ratio : *least;
+    *most = isnan(*most) || ratio > *most ? ratio : *most;
+}
+
 static void bound_ratios(struct ranking *r, const struct validation *v)
 {
     double farthest = 0;
-    r->least_ratio = r->most_ratio = r->farthest_bits = r->farthest_se = NAN;
+    r->least_ratio = r->most_ratio = r->least_seen = r->most_seen = r->farthest_bits = r->farthest_se = NAN;
     for (size_t i = 0; i < v->n_planned; i++) {
         const struct planned_trial *plan = &v->planned[i];
-        if (plan->set != r->set)
+        const double ratio = validation_ratio(v, EVAL_TEXT, plan, true);
+        if (plan->set != r->set || isnan(ratio))
             continue;
-        const double ratio = validation_ratio(v, plan, true), off = fabs(log(ratio));
-        if (isnan(ratio))
-            continue;
-        r->least_ratio = isnan(r->least_ratio) || ratio < r->least_ratio ? ratio : r->least_ratio;
-        r->most_ratio = isnan(r->most_ratio) || ratio > r->most_ratio ? ratio : r->most_ratio;
+        const size_t text = v->sets[plan->set].text; /* the one that decides */
+        const double decides = validation_ratio(v, text, plan, true), off = fabs(log(decides));
+        widen(&r->least_ratio, &r->most_ratio, ratio);
+        if (text != EVAL_TEXT)
+            widen(&r->least_seen, &r->most_seen, decides);
         if (isnan(r->farthest_bits) || off > farthest) {
+            const struct measure_mean kl = validation_kl(v, text, plan->assignment);
             farthest = off;
             r->farthest_bits = plan->bits_per_weight;
-            const struct measure_mean kl = validation_kl(v, plan->assignment);
-            r->farthest_se = ratio * kl.se / kl.mean;
+            r->farthest_se = decides * kl.se / kl.mean;
         }
     }
 }
@@ -150,10 +165,28 @@ static void advise(struct ranking *r, const struct validation *v)
         say(r, ", or with --method probe");
 }
 
+static bool within(double least, double most)
+{
+    return least >= LEAST_RATIO && most <= MOST_RATIO;
+}
+
+/* Of the text's own: predictions hold for the text that the costs are of, so what is off is the text. */
+static void say_text(struct ranking *r)
+{
+    if (isnan(r->least_seen) || within(r->least_ratio, r->most_ratio))
+        return;
+    say(r,
+        "; that is on the sequences that the costs are of, on the evaluation's text it is %.2f to %.2f times "
+        "the "
+        "predicted: calibrate with text like it if its KL is what you want predicted",
+        r->least_ratio, r->most_ratio);
+}
+
 static void say_plans(struct ranking *r)
 {
-    const double ratio =
-        fabs(log(r->least_ratio)) > fabs(log(r->most_ratio)) ? r->least_ratio : r->most_ratio;
+    const bool seen = !isnan(r->least_seen);
+    const double least = seen ? r->least_seen : r->least_ratio, most = seen ? r->most_seen : r->most_ratio,
+                 ratio = fabs(log(least)) > fabs(log(most)) ? least : most;
     if (isnan(ratio)) {
         say(r,
             "the order can be trusted (rank correlation %.3f), but there is no predicted KL to compare with "
@@ -161,22 +194,24 @@ static void say_plans(struct ranking *r)
             r->rank);
         return;
     }
-    r->trusted = r->least_ratio >= LEAST_RATIO && r->most_ratio <= MOST_RATIO;
-    if (r->trusted)
+    r->trusted = within(least, most);
+    if (r->trusted) {
         say(r,
             "the plans can be trusted: rank correlation %.3f, and measured KL is %.2f to %.2f times the "
             "predicted with the floor",
-            r->rank, r->least_ratio, r->most_ratio);
-    else
-        say(r,
-            "tensors are ranked well (%.3f), so the plans are sound as to where bits go, but not the KL that "
-            "they predict: measured it is %.2f times that at %.3g bits per weight (trusted: %.2f to %.2f); "
-            "judge files by 'allot measure'; 'allot quantize --refine' improves plans from where they stand",
-            r->rank, ratio, r->farthest_bits, LEAST_RATIO, MOST_RATIO);
+            r->rank, least, most);
+        say_text(r);
+        return;
+    }
+    say(r,
+        "tensors are ranked well (%.3f), so the plans are sound as to where bits go, but not the KL that "
+        "they predict: measured%s it is %.2f times that at %.3g bits per weight (trusted: %.2f to %.2f); "
+        "judge files by 'allot measure'; 'allot quantize --refine' improves plans from where they stand",
+        r->rank, seen ? " on their costs' own text" : "", ratio, r->farthest_bits, LEAST_RATIO, MOST_RATIO);
     const double beyond = ratio > 1 ? ratio - MOST_RATIO : LEAST_RATIO - ratio;
-    if (!r->trusted && beyond < 2 * r->farthest_se)
-        say(r, "; but the standard error of %.2f is %.2f, so more --windows may tell otherwise", ratio,
-            r->farthest_se);
+    if (beyond < 2 * r->farthest_se)
+        say(r, "; but the standard error of %.2f is %.2f, so more %s may tell otherwise", ratio,
+            r->farthest_se, seen ? "--sequences" : "--windows");
 }
 
 static void judge(struct ranking *r, const struct validation *v)
@@ -212,31 +247,26 @@ static bool in_class(enum ggml_type type, enum type_class of)
     return of == ALL_TYPES || (of == LOW_TYPES) == (bits < LOW_BITS);
 }
 
-static allot_status compare_sets(struct agreement *a, const struct validation *v, enum type_class of,
-                                 struct allot_error *err)
+/* costs, others: of a->set and a->reference, (n_tensors, GGML_TYPE_COUNT), NAN where there is none. */
+static allot_status compare_costs(struct agreement *a, const struct validation *v, const double *costs,
+                                  const double *others, enum type_class of, struct allot_error *err)
 {
-    const struct cost_table *left = &v->sets[a->set].costs, *right = &v->sets[a->reference].costs;
     const size_t room = (size_t)v->job.model->n_tensors * GGML_TYPE_COUNT + 1;
     double *x = malloc(room * sizeof *x), *y = malloc(room * sizeof *y);
     allot_status status = x && y ? ALLOT_OK : allot_fail_memory(err, room * sizeof *x, "pairs");
     a->types = class_names[of];
-    for (int64_t i = 0; i < v->job.model->n_tensors && status == ALLOT_OK; i++)
-        for (size_t c = 0; c < left->tensors[i].n; c++) {
-            const struct plan_choice *choice = &left->tensors[i].choices[c];
-            double other;
-            if (!in_class((enum ggml_type)choice->type, of) || !(choice->cost > 0) ||
-                !validation_cost(&other, right, v->job.model, i, (enum ggml_type)choice->type) ||
-                !(other > 0))
-                continue;
-            x[a->n] = choice->cost;
-            y[a->n++] = other;
+    for (size_t i = 0; i + 1 < room && status == ALLOT_OK; i++)
+        if (costs[i] > 0 && others[i] > 0 && in_class((enum ggml_type)(i % GGML_TYPE_COUNT), of)) {
+            x[a->n] = costs[i];
+            y[a->n++] = others[i];
         }
     if (status == ALLOT_OK)
         status = rank_correlation(&a->rank, x, y, a->n, err);
     for (size_t i = 0; i < a->n && status == ALLOT_OK; i++)
         x[i] /= y[i];
     if (status == ALLOT_OK) {
-        const bool same_unit = cost_set_in_nats(&left->set) == cost_set_in_nats(&right->set);
+        const bool same_unit = cost_set_in_nats(&v->sets[a->set].costs.set) ==
+                               cost_set_in_nats(&v->sets[a->reference].costs.set);
         const struct rank_quartiles q = rank_quartiles(x, same_unit ? a->n : 0);
         a->first = q.first;
         a->median = q.median;
@@ -244,6 +274,29 @@ static allot_status compare_sets(struct agreement *a, const struct validation *v
     }
     free(x);
     free(y);
+    return status;
+}
+
+/* One entry a class. */
+static allot_status compare_sets(struct agreement *agreements, size_t *n_agreements,
+                                 const struct validation *v, size_t set, size_t reference,
+                                 struct allot_error *err)
+{
+    const size_t n = (size_t)v->job.model->n_tensors * GGML_TYPE_COUNT + 1;
+    double *costs = malloc(n * sizeof *costs), *others = malloc(n * sizeof *others);
+    int64_t n_shared = 0, unused;
+    allot_status status = costs && others ? ALLOT_OK : allot_fail_memory(err, n * sizeof *costs, "pairs");
+    if (status == ALLOT_OK)
+        status = validation_shared_costs(costs, &n_shared, v, set, reference, err);
+    if (status == ALLOT_OK)
+        status = validation_shared_costs(others, &unused, v, reference, reference, err);
+    for (int of = 0; of < N_CLASSES && status == ALLOT_OK; of++) {
+        struct agreement *a = &agreements[(*n_agreements)++];
+        *a = (struct agreement){.set = set, .reference = reference, .n_shared = n_shared};
+        status = compare_costs(a, v, costs, others, (enum type_class)of, err);
+    }
+    free(costs);
+    free(others);
     return status;
 }
 
@@ -272,11 +325,8 @@ allot_status validation_judge(struct ranking *rankings, size_t *n_rankings, stru
         status = rank_tensors(r, v, err);
         bound_ratios(r, v);
         judge(r, v);
-        for (int of = 0; of < N_CLASSES && s != reference && status == ALLOT_OK; of++) {
-            struct agreement *a = &agreements[(*n_agreements)++];
-            *a = (struct agreement){.set = s, .reference = reference};
-            status = compare_sets(a, v, (enum type_class)of, err);
-        }
+        if (s != reference && status == ALLOT_OK)
+            status = compare_sets(agreements, n_agreements, v, s, reference, err);
     }
     return status;
 }

@@ -69,7 +69,7 @@ static allot_status print_rankings(const struct findings *f, struct allot_error 
 {
     static const char *const headings[] = {
         "<costs", ">tensors", ">clear", ">Spearman", ">measured/predicted", ">quartiles"};
-    const struct measure_mean high = validation_kl(f->v, 0);
+    const struct measure_mean high = validation_kl(f->v, EVAL_TEXT, 0);
     struct table t;
     printf("\nOne tensor at a time in a low type, the others in %s (KL %.6f): change of KL\n",
            type_label(GGML_TYPE_Q8_0), high.mean);
@@ -88,8 +88,8 @@ static allot_status print_rankings(const struct findings *f, struct allot_error 
 
 static allot_status print_agreements(const struct findings *f, struct allot_error *err)
 {
-    static const char *const headings[] = {"<costs",    "<against", "<types",    ">pairs",
-                                           ">Spearman", ">ratio",   ">quartiles"};
+    static const char *const headings[] = {"<costs", "<against",  "<types", "<sequences",
+                                           ">pairs", ">Spearman", ">ratio", ">quartiles"};
     struct table t;
     if (f->n_agreements == 0)
         return ALLOT_OK;
@@ -100,6 +100,10 @@ static allot_status print_agreements(const struct findings *f, struct allot_erro
         table_cell(&t, "%s", info(f->v, a->set)->method);
         table_cell(&t, "%s", info(f->v, a->reference)->method);
         table_cell(&t, "%s", a->types);
+        if (a->n_shared > 0)
+            table_cell(&t, "the same %" PRId64, a->n_shared);
+        else
+            table_cell(&t, "-");
         table_cell(&t, "%zu", a->n);
         number_cell(&t, "%.4f", a->rank);
         number_cell(&t, "%.3f", a->median);
@@ -123,16 +127,23 @@ static allot_status print_roundings(const struct validation *v, struct allot_err
             table_cell(&t, "%s", upper_name(kernel, r->kernel));
             table_cell(&t, "%s", type_label(r->finest));
             number_cell(&t, "%.6f", validation_predicted(v, s, r->assignment));
-            number_cell(&t, "%.6f", validation_kl(v, r->assignment).mean);
+            number_cell(&t, "%.6f", validation_kl(v, EVAL_TEXT, r->assignment).mean);
         }
     return table_print(&t, err);
 }
 
 static allot_status print_plans(const struct validation *v, struct allot_error *err)
 {
-    static const char *const headings[] = {
-        "<costs", "<text",          ">bits", ">file", ">predicted KL", ">measured KL", ">measured/predicted",
-        ">floor", ">with the floor"};
+    static const char *const headings[] = {"<costs",
+                                           "<text",
+                                           ">bits",
+                                           ">file",
+                                           ">predicted KL",
+                                           ">measured KL",
+                                           ">measured/predicted",
+                                           ">floor",
+                                           ">with the floor",
+                                           ">on the costs' text"};
     struct table t;
     if (v->n_planned == 0)
         return ALLOT_OK;
@@ -140,7 +151,7 @@ static allot_status print_plans(const struct validation *v, struct allot_error *
     table_init(&t, headings, sizeof headings / sizeof *headings);
     for (size_t i = 0; i < v->n_planned; i++) {
         const struct planned_trial *plan = &v->planned[i];
-        const struct measure_mean kl = validation_kl(v, plan->assignment);
+        const struct measure_mean kl = validation_kl(v, EVAL_TEXT, plan->assignment);
         char size[32];
         table_cell(&t, "%s", info(v, plan->set)->method);
         table_cell(&t, "%.8s", info(v, plan->set)->text_sha256);
@@ -148,10 +159,14 @@ static allot_status print_plans(const struct validation *v, struct allot_error *
         table_cell(&t, "%s", str_size(size, plan->file_bytes));
         number_cell(&t, "%.6f", cost_set_in_nats(info(v, plan->set)) ? plan->predicted : (double)NAN);
         table_cell(&t, isfinite(kl.se) ? "%.6f ± %.6f" : "%.6f", kl.mean, kl.se);
-        number_cell(&t, "%.3f", validation_ratio(v, plan, false));
+        number_cell(&t, "%.3f", validation_ratio(v, EVAL_TEXT, plan, false));
         number_cell(&t, "%.6f",
-                    cost_set_in_nats(info(v, plan->set)) ? validation_floor(v, plan) : (double)NAN);
-        number_cell(&t, "%.3f", validation_ratio(v, plan, true));
+                    cost_set_in_nats(info(v, plan->set)) ? validation_floor(v, EVAL_TEXT, plan)
+                                                         : (double)NAN);
+        number_cell(&t, "%.3f", validation_ratio(v, EVAL_TEXT, plan, true));
+        number_cell(&t, "%.3f",
+                    validation_has_seen(v, plan) ? validation_ratio(v, v->sets[plan->set].text, plan, true)
+                                                 : (double)NAN);
     }
     return table_print(&t, err);
 }
@@ -174,7 +189,7 @@ static allot_status print_text(const struct findings *f, struct allot_error *err
 {
     const struct validation *v = f->v;
     printf("%s on %" PRId64 " windows of %d tokens; KL in nats per token\n\n", v->job.model->path,
-           v->windows.n, v->windows.n_ctx);
+           v->windows[EVAL_TEXT].n, v->windows[EVAL_TEXT].n_ctx);
     allot_status status = print_sets(v, err);
     if (status == ALLOT_OK)
         status = print_rankings(f, err);
@@ -209,7 +224,7 @@ static json_t *roundings_json(const struct validation *v, size_t set)
         char kernel[16];
         json_put(entry, "activations", json_text(upper_name(kernel, r->kernel)));
         json_put(entry, "type", json_text(type_label(r->finest)));
-        json_put(entry, "kl", mean_json(validation_kl(v, r->assignment)));
+        json_put(entry, "kl", mean_json(validation_kl(v, EVAL_TEXT, r->assignment)));
         json_put(entry, "predicted", json_number(validation_predicted(v, set, r->assignment)));
         json_array_append_new(array, entry);
     }
@@ -250,7 +265,7 @@ static json_t *tensors_json(const struct validation *v)
         }
         json_put(tensor, "low", json_text(type_label(d->low)));
         json_put(tensor, "high", json_text(type_label(d->high)));
-        json_put(tensor, "kl", mean_json(validation_kl(v, 1 + k)));
+        json_put(tensor, "kl", mean_json(validation_kl(v, EVAL_TEXT, 1 + k)));
         json_put(tensor, "change", mean_json(validation_change(v, 1 + k)));
         json_put(tensor, "predicted", predicted);
         json_put(object, v->job.model->tensors[d->tensor].name, tensor);
@@ -271,6 +286,8 @@ static json_t *rankings_json(const struct findings *f)
         json_put(entry, "ratio_quartiles", quartiles_json(r->first, r->median, r->third));
         json_put(entry, "least_plan_ratio", json_number(r->least_ratio));
         json_put(entry, "most_plan_ratio", json_number(r->most_ratio));
+        json_put(entry, "least_plan_ratio_on_costs_text", json_number(r->least_seen));
+        json_put(entry, "most_plan_ratio_on_costs_text", json_number(r->most_seen));
         json_put(entry, "trusted", json_boolean(r->trusted));
         json_put(entry, "verdict", json_text(r->sentence));
         json_array_append_new(array, entry);
@@ -287,12 +304,27 @@ static json_t *agreements_json(const struct findings *f)
         json_put(entry, "method", json_text(info(f->v, a->set)->method));
         json_put(entry, "reference", json_text(info(f->v, a->reference)->method));
         json_put(entry, "types", json_text(a->types));
+        json_put(entry, "shared_sequences", json_integer(a->n_shared));
         json_put(entry, "pairs", json_integer((json_int_t)a->n));
         json_put(entry, "spearman", json_number(a->rank));
         json_put(entry, "ratio_quartiles", quartiles_json(a->first, a->median, a->third));
         json_array_append_new(array, entry);
     }
     return array;
+}
+
+static json_t *seen_json(const struct validation *v, const struct planned_trial *plan)
+{
+    const size_t text = v->sets[plan->set].text;
+    json_t *object = json_object();
+    if (!validation_has_seen(v, plan))
+        return object;
+    json_put(object, "windows", json_integer(v->windows[text].n));
+    json_put(object, "kl", mean_json(validation_kl(v, text, plan->assignment)));
+    json_put(object, "floor", json_number(validation_floor(v, text, plan)));
+    json_put(object, "ratio", json_number(validation_ratio(v, text, plan, false)));
+    json_put(object, "ratio_with_floor", json_number(validation_ratio(v, text, plan, true)));
+    return object;
 }
 
 static json_t *plans_json(const struct validation *v)
@@ -310,10 +342,11 @@ static json_t *plans_json(const struct validation *v)
         json_put(entry, "bits_per_weight", json_number(plan->bits_per_weight));
         json_put(entry, "file_bytes", json_integer(plan->file_bytes));
         json_put(entry, "predicted", json_number(plan->predicted));
-        json_put(entry, "kl", mean_json(validation_kl(v, plan->assignment)));
-        json_put(entry, "floor", json_number(validation_floor(v, plan)));
-        json_put(entry, "ratio", json_number(validation_ratio(v, plan, false)));
-        json_put(entry, "ratio_with_floor", json_number(validation_ratio(v, plan, true)));
+        json_put(entry, "kl", mean_json(validation_kl(v, EVAL_TEXT, plan->assignment)));
+        json_put(entry, "floor", json_number(validation_floor(v, EVAL_TEXT, plan)));
+        json_put(entry, "ratio", json_number(validation_ratio(v, EVAL_TEXT, plan, false)));
+        json_put(entry, "ratio_with_floor", json_number(validation_ratio(v, EVAL_TEXT, plan, true)));
+        json_put(entry, "on_costs_text", seen_json(v, plan));
         json_put(entry, "types", types);
         json_array_append_new(array, entry);
     }
@@ -329,13 +362,13 @@ static allot_status print_json(const struct findings *f, struct allot_error *err
     json_put(document, "model", json_text(v->job.model->path));
     json_put(document, "archive", json_text(v->job.archive_path));
     json_put(document, "imatrix_sha256", json_text(v->imatrix.present ? v->imatrix.data.sha256 : ""));
-    json_put(document, "eval_sha256", json_text(v->windows.sha256));
-    json_put(document, "windows", json_integer(v->windows.n));
-    json_put(document, "ctx", json_integer(v->windows.n_ctx));
-    json_put(document, "measurements", json_integer((json_int_t)v->n_assignments));
+    json_put(document, "eval_sha256", json_text(v->windows[EVAL_TEXT].sha256));
+    json_put(document, "windows", json_integer(v->windows[EVAL_TEXT].n));
+    json_put(document, "ctx", json_integer(v->windows[EVAL_TEXT].n_ctx));
+    json_put(document, "measurements", json_integer((json_int_t)v->n_measurements));
     json_put(document, "resumed", json_integer((json_int_t)v->n_resumed));
     json_put(document, "costs", sets_json(v));
-    json_put(document, "high_kl", mean_json(validation_kl(v, 0)));
+    json_put(document, "high_kl", mean_json(validation_kl(v, EVAL_TEXT, 0)));
     json_put(document, "methods", rankings_json(f));
     json_put(document, "agreement", agreements_json(f));
     json_put(document, "plans", plans_json(v));

@@ -71,9 +71,8 @@ static struct assignment *add_assignment(struct validation *v, const enum ggml_t
     }
     v->assignments = grown;
     a = &grown[v->n_assignments++];
-    *a = (struct assignment){.types = calloc(n, sizeof *a->types),
-                             .kl = calloc((size_t)v->windows.n, sizeof *a->kl)};
-    if (a->types == NULL || a->kl == NULL) {
+    *a = (struct assignment){.types = calloc(n, sizeof *a->types)};
+    if (a->types == NULL) {
         allot_fail_memory(err, n * sizeof *a->types, "trials");
         return NULL;
     }
@@ -342,81 +341,104 @@ static void describe_settings(char settings[static 160])
 }
 
 /* Takes what is on record; a document that says something else counts as none. */
-static allot_status recall(struct validation *v, struct assignment *a, struct allot_error *err)
+static allot_status recall(struct validation *v, size_t text, struct assignment *a, struct allot_error *err)
 {
-    char hex[HASH_HEX], settings[160], *text = NULL;
+    char hex[HASH_HEX], settings[160], *document_text = NULL;
+    const struct text_windows *windows = &v->windows[text];
+    if (a->on[text].kl == NULL)
+        a->on[text].kl = calloc((size_t)windows->n + 1, sizeof *a->on[text].kl);
+    if (a->on[text].kl == NULL)
+        return allot_fail_memory(err, (size_t)windows->n * sizeof *a->on[text].kl, "trials");
     describe_settings(settings);
     allot_status status = identify(hex, v, a, err);
     if (status == ALLOT_OK)
-        status =
-            archive_measurement(v->job.archive, v->job.sha256, hex, v->windows.sha256, settings, &text, err);
-    json_t *document = status == ALLOT_OK && text != NULL ? json_loads(text, 0, NULL) : NULL;
+        status = archive_measurement(v->job.archive, v->job.sha256, hex, windows->sha256, settings,
+                                     &document_text, err);
+    json_t *document = document_text != NULL ? json_loads(document_text, 0, NULL) : NULL;
     const json_t *values = json_object_get(document, "kl_windows");
-    a->measured = values != NULL && json_array_size(values) == (size_t)v->windows.n;
-    for (size_t w = 0; a->measured && w < (size_t)v->windows.n; w++) {
+    bool measured = values != NULL && json_array_size(values) == (size_t)windows->n;
+    for (size_t w = 0; measured && w < (size_t)windows->n; w++) {
         const json_t *value = json_array_get(values, w);
-        a->kl[w] = json_number_value(value);
-        a->measured = json_is_number(value);
+        a->on[text].kl[w] = json_number_value(value);
+        measured = json_is_number(value);
     }
+    a->on[text].measured = measured;
     json_decref(document);
-    free(text);
+    free(document_text);
     return status;
 }
 
-static allot_status record(const struct validation *v, const struct assignment *a, struct allot_error *err)
+static allot_status record(const struct validation *v, size_t text, const struct assignment *a,
+                           struct allot_error *err)
 {
     char hex[HASH_HEX], settings[160];
     double sum = 0;
-    json_t *document = json_object(), *values = json_array();
-    if (archive_is_read_only(v->job.archive)) {
-        json_decref(document);
-        json_decref(values);
+    const struct text_windows *windows = &v->windows[text];
+    if (archive_is_read_only(v->job.archive))
         return ALLOT_OK;
+    json_t *document = json_object(), *values = json_array();
+    for (int64_t w = 0; w < windows->n; w++) {
+        sum += a->on[text].kl[w];
+        json_array_append_new(values, json_real(a->on[text].kl[w]));
     }
-    for (int64_t w = 0; w < v->windows.n; w++) {
-        sum += a->kl[w];
-        json_array_append_new(values, json_real(a->kl[w]));
-    }
-    json_put(document, "kl", json_number(sum / (double)v->windows.n));
+    json_put(document, "kl", json_number(sum / (double)windows->n));
     json_put(document, "kl_windows", values);
     json_put(document, "types", json_text(a->label));
-    char *text = json_dumps(document, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    char *dumped = json_dumps(document, JSON_COMPACT | JSON_REAL_PRECISION(17));
     describe_settings(settings);
     allot_status status = identify(hex, v, a, err);
-    if (status == ALLOT_OK && text == NULL)
+    if (status == ALLOT_OK && dumped == NULL)
         status = allot_fail_memory(err, 4096, "a measurement");
     if (status == ALLOT_OK)
-        status = archive_measurement_put(v->job.archive, v->job.sha256, hex, v->windows.sha256, settings,
-                                         text, err);
-    free(text);
+        status = archive_measurement_put(v->job.archive, v->job.sha256, hex, windows->sha256, settings,
+                                         dumped, err);
+    free(dumped);
     json_decref(document);
     return status;
 }
 
-static void say_time(const struct validation *v, size_t n_lacking, double seconds,
+/* Is the assignment to be measured on the text? On that of costs: their plans, and what floors need. */
+static bool wanted_on(const struct validation *v, size_t text, size_t assignment)
+{
+    bool wanted = text == EVAL_TEXT;
+    for (size_t p = 0; p < v->n_planned; p++)
+        wanted |= v->planned[p].assignment == assignment && v->sets[v->planned[p].set].text == text;
+    for (size_t k = 0; k < v->n_roundings; k++)
+        wanted |= v->roundings[k].assignment == assignment;
+    return wanted;
+}
+
+static void say_time(const struct validation *v, size_t text, size_t n_lacking, double seconds,
                      const struct allot_progress *progress)
 {
     char time[32];
-    allot_note(progress,
-               "validate: %zu tensors in turn and %zu plans, %zu measurements of them on record; for the "
-               "others a forward pass of %.3g s each: %s",
-               v->n_degraded, v->n_planned, v->n_resumed, seconds,
-               str_duration(time, seconds * (double)n_lacking));
+    str_duration(time, seconds * (double)n_lacking);
+    if (text == EVAL_TEXT)
+        allot_note(progress,
+                   "validate: %zu tensors in turn and %zu plans, %zu measurements of them on record; for the "
+                   "others a forward pass of %.3g s each: %s",
+                   v->n_degraded, v->n_planned, v->n_resumed, seconds, time);
+    else
+        allot_note(progress,
+                   "validate: plans on the text that their costs are of: %zu forward passes of %.3g s: %s",
+                   n_lacking, seconds, time);
 }
 
-/* Assignments first .. first + n - 1. */
-static allot_status run_stage(struct validation *v, struct trial *trial, const char *stage, size_t first,
-                              size_t n, const struct allot_progress *progress, struct allot_error *err)
+/* Those of assignments first .. first + n - 1 that are wanted. */
+static allot_status run_stage(struct validation *v, struct trial *trial, size_t text, const char *stage,
+                              size_t first, size_t n, const struct allot_progress *progress,
+                              struct allot_error *err)
 {
     allot_status status = ALLOT_OK;
     for (size_t i = 0; i < n && status == ALLOT_OK; i++) {
         struct assignment *a = &v->assignments[first + i];
         const struct trial_step step = {stage, (int64_t)i, (int64_t)n};
-        if (!a->measured)
-            status = recall(v, a, err); /* two plans may be the same */
-        if (status != ALLOT_OK || a->measured)
+        if (!wanted_on(v, text, first + i) || a->on[text].measured)
             continue;
-        status = trial_measure(a->kl, trial, a->types, &step, progress, err);
+        status = recall(v, text, a, err); /* two plans may be the same */
+        if (status != ALLOT_OK || a->on[text].measured)
+            continue;
+        status = trial_measure(a->on[text].kl, trial, a->types, &step, progress, err);
         if (status == ALLOT_ERR_INTERRUPTED)
             return allot_fail(err, status,
                               "interrupted at %s; what was measured before it is kept in %s, and the same "
@@ -427,31 +449,71 @@ static allot_status run_stage(struct validation *v, struct trial *trial, const c
             return allot_fail(err, status, "%s: %s", a->label, cause.message);
         }
         if (status == ALLOT_OK)
-            status = record(v, a, err);
-        a->measured = status == ALLOT_OK;
+            status = record(v, text, a, err);
+        a->on[text].measured = status == ALLOT_OK;
     }
     return status;
 }
 
-static allot_status run_trials(struct validation *v, struct trial *trial,
+/* What the archive has of a text; *n_lacking: what it has not. */
+static allot_status recall_all(struct validation *v, size_t text, size_t *n_lacking, struct allot_error *err)
+{
+    allot_status status = ALLOT_OK;
+    *n_lacking = 0;
+    for (size_t i = 0; i < v->n_assignments && status == ALLOT_OK; i++) {
+        struct assignment *a = &v->assignments[i];
+        if (!wanted_on(v, text, i))
+            continue;
+        status = recall(v, text, a, err);
+        v->n_measurements++;
+        v->n_resumed += a->on[text].measured;
+        *n_lacking += !a->on[text].measured;
+    }
+    return status;
+}
+
+static allot_status run_trials(struct validation *v, struct trial *trial, size_t text, size_t n_lacking,
                                const struct allot_progress *progress, struct allot_error *err)
 {
+    const size_t n_first = 1 + v->n_degraded;
     double seconds;
+    allot_status status = trial_begin(trial, &seconds, err);
+    if (status == ALLOT_OK)
+        say_time(v, text, n_lacking, seconds, progress);
+    if (status == ALLOT_OK)
+        status = run_stage(v, trial, text, "one tensor in a low type", 0, n_first, progress, err);
+    if (status == ALLOT_OK)
+        status = run_stage(v, trial, text, text == EVAL_TEXT ? "plans" : "plans on their costs' text",
+                           n_first, v->n_assignments - n_first, progress, err);
+    return status;
+}
+
+static allot_status open_trial(struct trial **trial, struct validation *v, size_t text,
+                               const struct allot_progress *progress, struct allot_error *err)
+{
+    allot_status status = allot_report(progress, err, "load", 0, 1);
+    if (status == ALLOT_OK)
+        status = trial_open(trial, v->job.model, v->pool, &v->windows[text],
+                            v->imatrix.present ? &v->imatrix.data : NULL, &v->memory, err);
+    return status;
+}
+
+/* Plans on the text that their costs are of. */
+static allot_status measure_seen(struct validation *v, const struct allot_progress *progress,
+                                 struct allot_error *err)
+{
     allot_status status = ALLOT_OK;
-    for (size_t i = 0; i < v->n_assignments && status == ALLOT_OK; i++) {
-        status = recall(v, &v->assignments[i], err);
-        v->n_resumed += v->assignments[i].measured;
+    for (size_t text = EVAL_TEXT + 1; text < v->n_texts && v->n_planned > 0 && status == ALLOT_OK; text++) {
+        struct trial *trial = NULL;
+        size_t n_lacking;
+        status = recall_all(v, text, &n_lacking, err);
+        if (status != ALLOT_OK || n_lacking == 0)
+            continue;
+        status = open_trial(&trial, v, text, progress, err);
+        if (status == ALLOT_OK)
+            status = run_trials(v, trial, text, n_lacking, progress, err);
+        trial_close(trial);
     }
-    const size_t n_lacking = v->n_assignments - v->n_resumed, n_first = 1 + v->n_degraded;
-    if (status != ALLOT_OK || n_lacking == 0)
-        return status;
-    status = trial_begin(trial, &seconds, err);
-    if (status == ALLOT_OK)
-        say_time(v, n_lacking, seconds, progress);
-    if (status == ALLOT_OK)
-        status = run_stage(v, trial, "one tensor in a low type", 0, n_first, progress, err);
-    if (status == ALLOT_OK)
-        status = run_stage(v, trial, "plans", n_first, v->n_assignments - n_first, progress, err);
     return status;
 }
 
@@ -459,10 +521,8 @@ allot_status validation_measure(struct validation *v, const struct allot_progres
                                 struct allot_error *err)
 {
     struct trial *trial = NULL;
-    allot_status status = allot_report(progress, err, "load", 0, 1);
-    if (status == ALLOT_OK)
-        status = trial_open(&trial, v->job.model, v->pool, &v->windows,
-                            v->imatrix.present ? &v->imatrix.data : NULL, &v->memory, err);
+    size_t n_lacking = 0;
+    allot_status status = open_trial(&trial, v, EVAL_TEXT, progress, err);
     if (status == ALLOT_OK)
         status = list_degraded(v, trial, err);
     if (status == ALLOT_OK)
@@ -470,9 +530,11 @@ allot_status validation_measure(struct validation *v, const struct allot_progres
     if (status == ALLOT_OK)
         status = list_roundings(v, err);
     if (status == ALLOT_OK)
-        status = run_trials(v, trial, progress, err);
+        status = recall_all(v, EVAL_TEXT, &n_lacking, err);
+    if (status == ALLOT_OK && n_lacking > 0)
+        status = run_trials(v, trial, EVAL_TEXT, n_lacking, progress, err);
     trial_close(trial);
-    return status;
+    return status == ALLOT_OK ? measure_seen(v, progress, err) : status;
 }
 
 /* ---- Means over windows ------------------------------------------------------------------------------ */
@@ -485,12 +547,13 @@ static struct measure_mean mean_of(const double *kl, const double *less, int64_t
     return (struct measure_mean){mean.mean, n > 1 ? mean_std_err(&mean) : NAN};
 }
 
-struct measure_mean validation_kl(const struct validation *v, size_t assignment)
+struct measure_mean validation_kl(const struct validation *v, size_t text, size_t assignment)
 {
-    return mean_of(v->assignments[assignment].kl, NULL, v->windows.n);
+    return mean_of(v->assignments[assignment].on[text].kl, NULL, v->windows[text].n);
 }
 
 struct measure_mean validation_change(const struct validation *v, size_t assignment)
 {
-    return mean_of(v->assignments[assignment].kl, v->assignments[0].kl, v->windows.n);
+    return mean_of(v->assignments[assignment].on[EVAL_TEXT].kl, v->assignments[0].on[EVAL_TEXT].kl,
+                   v->windows[EVAL_TEXT].n);
 }

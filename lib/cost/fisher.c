@@ -53,6 +53,26 @@ static allot_status plan_candidate(struct fisher *f, int64_t index, struct fishe
 
 /* ---- Sums into costs ------------------------------------------------------------------------------ */
 
+double fisher_cost_of(double *std_err, const float *u, size_t n_u, const int64_t *which, int64_t n,
+                      int64_t of, int64_t n_tokens)
+{
+    const int64_t per_sequence = (int64_t)n_u / of;
+    struct mean kl = {0};
+    for (int64_t i = 0; i < n; i++) {
+        const float *first = u + which[i] * per_sequence;
+        double sum = 0, chunks[CHUNKS_WIDE];
+        for (int64_t c = 0; c < per_sequence; c += CHUNKS_WIDE) {
+            int64_t n_wide = 0;
+            for (; n_wide < CHUNKS_WIDE && c + n_wide < per_sequence; n_wide++)
+                chunks[n_wide] = (double)first[c + n_wide];
+            sum += chunk_kl(chunks, n_wide);
+        }
+        mean_add(&kl, sum / (double)n_tokens);
+    }
+    *std_err = mean_std_err(&kl);
+    return kl.mean;
+}
+
 /* The cost's standard error takes sequences as independent samples. Experts without tokens count as the mean
  * of the others. u gets the sums, which summed has room for. */
 static struct archive_cost summarize(const struct fisher *f, const struct projection *p, size_t j, float *u,

@@ -43,6 +43,12 @@ struct fisher_options {
 /* What the costs of a set depend on: "chunk=32+128 seed=1"; windows and imatrix are keyed apart. */
 void fisher_params(char params[static 64], const struct fisher_options *options);
 
+/* The mean KL divergence per token of n sequences of n_tokens each, and its standard error, from the sums
+ * that an archive keeps of all sequences of a set: n_u of them, those of sequence i at i * (n_u / of).
+ * `which` has the sequences' numbers, below `of`, which divides n_u. */
+double fisher_cost_of(double *std_err, const float *u, size_t n_u, const int64_t *which, int64_t n,
+                      int64_t of, int64_t n_tokens);
+
 struct fisher_result {
     int64_t n_tensors;                        /* quantizable tensors of the model */
     int64_t n_unsuited;                       /* of them, those that no candidate suits */

@@ -48,6 +48,8 @@ allot_status text_windows_from_files(struct text_windows *out, const struct text
 /* Takes n windows of n_ctx ids over (also on failure) that come from elsewhere, and hashes them. */
 allot_status text_windows_from_ids(struct text_windows *out, int32_t *ids, int64_t n, int32_t n_ctx,
                                    struct allot_error *err);
+/* Keeps `most` of the windows, if there are more: of N those numbered floor((2k+1)N / 2m). */
+allot_status text_windows_thin(struct text_windows *windows, int64_t most, struct allot_error *err);
 void text_windows_release(struct text_windows *windows);
 
 /* Makes libllama and ggml log through allot: errors are kept for the next failure message,

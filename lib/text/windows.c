@@ -34,13 +34,18 @@ static void share_windows(int64_t *share, const int64_t *available, size_t n_tex
     }
 }
 
-/* Copies `share` of the text's windows, each from the middle of its stretch. */
+/* Of `available` windows, the k-th of `share`: from the middle of its stretch. */
+static int64_t middle_window(int64_t k, int64_t available, int64_t share)
+{
+    return (2 * k + 1) * available / (2 * share);
+}
+
+/* Copies `share` of the text's windows. */
 static void copy_windows(int32_t *to, const struct text_tokens *tokens, int64_t available, int64_t share,
                          int32_t n_ctx, int32_t bos)
 {
     for (int64_t k = 0; k < share; k++, to += n_ctx) {
-        int64_t window = (2 * k + 1) * available / (2 * share);
-        memcpy(to, tokens->ids + window * n_ctx, (size_t)n_ctx * sizeof *to);
+        memcpy(to, tokens->ids + middle_window(k, available, share) * n_ctx, (size_t)n_ctx * sizeof *to);
         if (bos >= 0)
             to[0] = bos;
     }
@@ -129,6 +134,18 @@ allot_status text_windows_from_ids(struct text_windows *out, int32_t *ids, int64
     if (status != ALLOT_OK)
         text_windows_release(out);
     return status;
+}
+
+allot_status text_windows_thin(struct text_windows *windows, int64_t most, struct allot_error *err)
+{
+    if (windows->n <= most)
+        return ALLOT_OK;
+    for (int64_t k = 0; k < most; k++)
+        memmove(windows->ids + k * windows->n_ctx,
+                windows->ids + middle_window(k, windows->n, most) * windows->n_ctx,
+                (size_t)windows->n_ctx * sizeof *windows->ids);
+    windows->n = most;
+    return hash_windows(windows, err);
 }
 
 void text_windows_release(struct text_windows *windows)

@@ -211,6 +211,23 @@ struct plain_row {
     enum ggml_type type;
 };
 
+/* Costs of some sequences: all give the cost, and each alone gives what averages to it. */
+static void compare_parts(const struct stored_row *r)
+{
+    int64_t all[N_SEQS];
+    double mean = 0, std_err;
+    for (int64_t i = 0; i < N_SEQS; i++) {
+        const double one = fisher_cost_of(&std_err, r->u, r->n_u, &i, 1, N_SEQS, N_CTX);
+        assert_true(one == std_err);
+        mean += one / N_SEQS;
+        all[i] = i;
+    }
+    assert_true(fabs(mean / r->cost - 1) < 1e-6);
+    assert_true(fabs(fisher_cost_of(&std_err, r->u, r->n_u, all, N_SEQS, N_SEQS, N_CTX) / r->cost - 1) <
+                1e-6);
+    assert_true(fabs(std_err / r->std_err - 1) < 1e-5);
+}
+
 static void compare_with_plain_loops(const struct stored *s, const struct plain_row *rows, size_t n_rows)
 {
     float *x = malloc(sizeof *x * (size_t)(N_TOKENS * net.n_embd));
@@ -239,6 +256,7 @@ static void compare_with_plain_loops(const struct stored *s, const struct plain_
             }
         }
         assert_true(fabs((squares + wide) / (4.0 * N_TOKENS) / r->cost - 1) < 1e-3);
+        compare_parts(r);
     }
     net_targets_release(&targets);
     free(x);

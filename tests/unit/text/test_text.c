@@ -476,6 +476,33 @@ static void test_limited_windows_are_spread(void **state)
         text_tokens_release(&tokens[t]);
 }
 
+/* Of 64 windows 8 are left, each from the middle of its stretch, and have the identity of such windows. */
+static void test_windows_are_thinned(void **state)
+{
+    (void)state;
+    enum { N = 64, N_CTX = 4, N_LEFT = 8 };
+    int32_t *ids = malloc(N * N_CTX * sizeof *ids), *left = malloc(N_LEFT * N_CTX * sizeof *left);
+    struct text_windows all, few;
+    struct allot_error err;
+    for (int i = 0; i < N * N_CTX; i++)
+        ids[i] = 7 * i;
+    for (int k = 0; k < N_LEFT; k++)
+        memcpy(left + k * N_CTX, ids + (8 * k + 4) * N_CTX, N_CTX * sizeof *left);
+    assert_int_equal(text_windows_from_ids(&all, ids, N, N_CTX, &err), ALLOT_OK);
+    assert_int_equal(text_windows_from_ids(&few, left, N_LEFT, N_CTX, &err), ALLOT_OK);
+    char before[65];
+    memcpy(before, all.sha256, sizeof before);
+    assert_int_equal(text_windows_thin(&all, N + 1, &err), ALLOT_OK);
+    assert_int_equal(text_windows_thin(&all, N, &err), ALLOT_OK);
+    assert_string_equal(all.sha256, before);
+    assert_int_equal(text_windows_thin(&all, N_LEFT, &err), ALLOT_OK);
+    assert_int_equal(all.n, N_LEFT);
+    assert_memory_equal(all.ids, few.ids, N_LEFT * N_CTX * sizeof *ids);
+    assert_string_equal(all.sha256, few.sha256);
+    text_windows_release(&all);
+    text_windows_release(&few);
+}
+
 static void test_windows_have_an_identity(void **state)
 {
     (void)state;
@@ -533,6 +560,7 @@ int main(void)
         cmocka_unit_test(test_damaged_vocabularies),
         cmocka_unit_test(test_windows_cover_each_text),
         cmocka_unit_test(test_limited_windows_are_spread),
+        cmocka_unit_test(test_windows_are_thinned),
         cmocka_unit_test(test_windows_have_an_identity),
         cmocka_unit_test(test_short_texts_are_refused),
     };
