@@ -147,8 +147,8 @@ static allot_status places_of(struct places *p, const struct layout *a, const st
         for (size_t i = 0; layouts[l] && i < layouts[l]->n_tensors; i++) {
             const struct layout_tensor *t = &layouts[l]->tensors[i];
             const int type = (int)t->type;
-            p->list[n++] = (struct place){t->role, t->layer < 0 ? t->name : role_stem(t->name), t->layer,
-                                          l == 0 ? type : -1, l == 1 ? type : -1};
+            p->list[n++] =
+                (struct place){t->role, role_stem(t->name), t->layer, l == 0 ? type : -1, l == 1 ? type : -1};
         }
     qsort(p->list, n, sizeof *p->list, by_group);
     for (size_t i = 0; i < n; i++) {

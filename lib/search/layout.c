@@ -118,10 +118,8 @@ static allot_status copy_tensors(struct layout *out, const struct gguf_model *mo
     for (int64_t i = 0; i < model->n_tensors; i++) {
         const struct gguf_tensor *from = &model->tensors[i];
         struct layout_tensor *to = &out->tensors[out->n_tensors++];
-        *to = (struct layout_tensor){.name = strdup(from->name),
-                                     .type = from->type,
-                                     .layer = from->layer,
-                                     .n_elements = from->n_elements};
+        *to = (struct layout_tensor){
+            .name = strdup(from->name), .type = from->type, .n_elements = from->n_elements};
         if (!to->name)
             return allot_fail_memory(err, strlen(from->name), "a layout");
     }
@@ -153,24 +151,19 @@ allot_status layout_find_roles(struct layout *layout, struct allot_error *err)
 {
     const size_t n = layout->n_tensors;
     const char **names = calloc(n + 1, sizeof *names);
-    int *layers = calloc(n + 1, sizeof *layers);
     enum role *roles = calloc(n + 1, sizeof *roles);
-    allot_status status = ALLOT_OK;
-    if (!names || !layers || !roles) {
-        status = allot_fail_memory(err, n * sizeof *names, "a layout");
-        goto cleanup;
-    }
-    for (size_t i = 0; i < n; i++) {
+    allot_status status = names && roles ? ALLOT_OK : allot_fail_memory(err, n * sizeof *names, "a layout");
+    for (size_t i = 0; status == ALLOT_OK && i < n; i++)
         names[i] = layout->tensors[i].name;
-        layers[i] = layout->tensors[i].layer;
+    if (status == ALLOT_OK) {
+        roles_of(roles, layout->architecture, names, n);
+        layout->n_layers = roles_depth(roles, names, n);
     }
-    roles_of(roles, layout->architecture, names, layers, n);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; status == ALLOT_OK && i < n; i++) {
         layout->tensors[i].role = roles[i];
-    layout->n_layers = roles_depth(roles, layers, n);
-cleanup:
+        layout->tensors[i].layer = role_layer(names[i]);
+    }
     free(names);
-    free(layers);
     free(roles);
     return status;
 }

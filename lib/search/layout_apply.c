@@ -1,11 +1,9 @@
 /* layout_apply.c - a learned layout as the types of a model's tensors.  SPDX-License-Identifier: MIT */
 #include <inttypes.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/num.h"
 #include "base/strbuf.h"
 #include "quant/quant.h"
 #include "search/rebuild.h"
@@ -35,7 +33,7 @@ static bool wanted(const struct apply *a, enum role role)
 
 static int compare_places(const char *a, int layer_a, const char *b, int layer_b)
 {
-    const int order = strcmp(layer_a < 0 ? a : role_stem(a), layer_b < 0 ? b : role_stem(b));
+    const int order = strcmp(role_stem(a), role_stem(b));
     return order ? order : (layer_a > layer_b) - (layer_a < layer_b);
 }
 
@@ -70,8 +68,8 @@ static const struct layout_tensor *find_near(const struct apply *a, const char *
     for (size_t i = at ? at - 1 : 0; i <= at && i < a->layout->n_tensors; i++) {
         const struct layout_tensor *t = a->index[i];
         const bool same = compare_places(t->name, 0, name, 0) == 0 && (t->layer < 0) == (layer < 0);
-        const int64_t distance = llabs((long long)t->layer - layer);
-        if (same && distance <= within && (!best || distance < llabs((long long)best->layer - layer)))
+        const int distance = abs(t->layer - layer);
+        if (same && distance <= within && (!best || distance < abs(best->layer - layer)))
             best = t;
     }
     return best;
@@ -84,15 +82,16 @@ static int counterpart_layer(const struct apply *a, int layer, bool mtp)
     if (layer < 0)
         return layer;
     if (mtp || n == m)
-        return (int)least(i + m - n, INT_MAX);
-    return n < 2 ? 0 : (int)least((2 * i * (m - 1) + n - 1) / (2 * (n - 1)), INT_MAX);
+        return (int)(i + m - n);
+    return n < 2 ? 0 : (int)((2 * i * (m - 1) + n - 1) / (2 * (n - 1)));
 }
 
 static const struct layout_tensor *counterpart(const struct apply *a, int64_t index)
 {
     const struct gguf_tensor *t = &a->model->tensors[index];
-    const bool mtp = a->roles[index] == ROLE_MTP, near = a->fit->scaled && !mtp && t->layer >= 0;
-    return find_near(a, t->name, counterpart_layer(a, t->layer, mtp), near ? a->layout->n_layers : 0);
+    const int layer = role_layer(t->name);
+    const bool mtp = a->roles[index] == ROLE_MTP, near = a->fit->scaled && !mtp && layer >= 0;
+    return find_near(a, t->name, counterpart_layer(a, layer, mtp), near ? a->layout->n_layers : 0);
 }
 
 static const struct layout_tensor *find_outside(const struct apply *a, const char *name)
@@ -238,8 +237,9 @@ allot_status layout_apply(enum ggml_type *types, struct layout_fit *fit, const s
         status = check_depth(&a, scale_depth, err);
     if (status != ALLOT_OK)
         goto cleanup;
-    fit->tied_differs =
-        (find_outside(&a, output_name) != NULL) != (gguf_model_tensor(model, output_name) != NULL);
+    const bool has_output = find_outside(&a, output_name) != NULL;
+    fit->tied_differs = has_output != (gguf_model_tensor(model, output_name) != NULL) &&
+                        wanted(&a, has_output ? ROLE_EMBEDDINGS : ROLE_LM_HEAD);
     for (int64_t i = 0; i < model->n_tensors; i++)
         if (wanted(&a, a.roles[i]))
             set_type(&a, i);

@@ -5,7 +5,7 @@
 #include "search/layout.h"
 
 allot_status layout_hash(char hex[static HASH_HEX], const struct layout *layout, struct allot_error *err);
-/* Fills the tensors' roles and n_layers. */
+/* Fills the tensors' roles and layers, and n_layers. */
 allot_status layout_find_roles(struct layout *layout, struct allot_error *err);
 
 #endif

@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT
  *
  * A blob is a sequence of strings, each with its final NUL: a mark, what is known of the file, the number of
- * tensors, and four strings for each. */
+ * tensors, and three strings for each. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@
 
 static const char kind[] = "layout", mark[] = "allot layout 1";
 
-enum { STRINGS_PER_TENSOR = 4, MIN_PREFIX = 8 };
+enum { STRINGS_PER_TENSOR = 3, MIN_PREFIX = 8 };
 
 /* ---- Writing ---------------------------------------------------------------------------------------- */
 
@@ -41,7 +42,6 @@ static void encode(struct strbuf *sb, const struct layout *l)
     for (size_t i = 0; i < l->n_tensors; i++) {
         put_text(sb, l->tensors[i].name);
         put_text(sb, ggml_type_name(l->tensors[i].type));
-        put_number(sb, l->tensors[i].layer);
         put_number(sb, l->tensors[i].n_elements);
     }
 }
@@ -91,10 +91,11 @@ static const char *get_text(struct reader *r)
 
 static int64_t get_number(struct reader *r, int64_t least, int64_t most)
 {
-    char *end;
+    char again[32];
     const char *text = get_text(r);
-    const long long number = strtoll(text, &end, 10);
-    if (end == text || *end || number < least || number > most)
+    const int64_t number = strtoll(text, NULL, 10);
+    snprintf(again, sizeof again, "%" PRId64, number);
+    if (strcmp(text, again) != 0 || number < least || number > most)
         r->good = false;
     return r->good ? number : 0;
 }
@@ -126,7 +127,6 @@ static bool decode_tensors(struct layout *out, struct reader *r)
         if (!t->name)
             return false;
         t->type = get_type(r);
-        t->layer = (int)get_number(r, -1, INT32_MAX);
         t->n_elements = get_number(r, 0, INT64_MAX);
     }
     return out->tensors != NULL;

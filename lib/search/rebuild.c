@@ -13,21 +13,18 @@ allot_status model_roles(enum role *roles, int *n_layers, const struct gguf_mode
 {
     const size_t n = (size_t)model->n_tensors;
     const char **names = calloc(n + 1, sizeof *names);
-    int *layers = calloc(n + 1, sizeof *layers);
     char *architecture = gguf_model_str(model, "general.architecture");
-    allot_status status = names && layers ? ALLOT_OK : allot_fail_memory(err, n * sizeof *names, "roles");
-    for (size_t i = 0; status == ALLOT_OK && i < n; i++) {
+    if (!names) {
+        free(architecture);
+        return allot_fail_memory(err, n * sizeof *names, "roles");
+    }
+    for (size_t i = 0; i < n; i++)
         names[i] = model->tensors[i].name;
-        layers[i] = model->tensors[i].layer;
-    }
-    if (status == ALLOT_OK) {
-        roles_of(roles, architecture, names, layers, n);
-        *n_layers = roles_depth(roles, layers, n);
-    }
+    roles_of(roles, architecture, names, n);
+    *n_layers = roles_depth(roles, names, n);
     free(architecture);
     free(names);
-    free(layers);
-    return status;
+    return ALLOT_OK;
 }
 
 /* ---- By name ---------------------------------------------------------------------------------------- */

@@ -146,25 +146,29 @@ enum role role_by_name(const char *name)
     return (enum role)role;
 }
 
-/* Past "blk.N." if the name starts so. */
-static const char *past_layer(const char *name)
+int role_layer(const char *tensor_name)
 {
-    if (strncmp(name, "blk.", 4) != 0 || !isdigit((unsigned char)name[4]))
-        return name;
-    const char *end = name + 4 + strspn(name + 4, "0123456789");
-    return *end == '.' ? end + 1 : name;
+    int64_t layer = 0;
+    if (strncmp(tensor_name, "blk.", 4) != 0 || !isdigit((unsigned char)tensor_name[4]))
+        return -1;
+    const char *at = tensor_name + 4;
+    for (; isdigit((unsigned char)*at) && layer < MAX_DEPTH; at++)
+        layer = 10 * layer + (*at - '0');
+    return *at == '.' && layer < MAX_DEPTH ? (int)layer : -1;
 }
 
 const char *role_stem(const char *tensor_name)
 {
-    return past_layer(tensor_name);
+    if (role_layer(tensor_name) < 0)
+        return tensor_name;
+    return strchr(tensor_name + 4, '.') + 1;
 }
 
 enum role role_of(const char *architecture, const char *tensor_name)
 {
     char name[256];
     const bool coded = strncmp(tensor_name, "enc.", 4) == 0 || strncmp(tensor_name, "dec.", 4) == 0;
-    snprintf(name, sizeof name, "%s", past_layer(tensor_name + (coded ? 4 : 0)));
+    snprintf(name, sizeof name, "%s", role_stem(tensor_name + (coded ? 4 : 0)));
     if (!str_ends_with(name, ".weight"))
         return ROLE_OTHER; /* biases, scales, states */
     name[strlen(name) - strlen(".weight")] = '\0';
@@ -176,23 +180,25 @@ enum role role_of(const char *architecture, const char *tensor_name)
     return ROLE_UNCLAIMED;
 }
 
-void roles_of(enum role *roles, const char *architecture, const char *const *names, const int *layers,
-              size_t n)
+void roles_of(enum role *roles, const char *architecture, const char *const *names, size_t n)
 {
     for (size_t first = 0, end; first < n; first = end) {
+        const int layer = role_layer(names[first]);
         bool mtp = false;
-        for (end = first; end < n && layers[end] == layers[first]; end++)
-            mtp |= layers[end] >= 0 && strncmp(past_layer(names[end]), "nextn.", 6) == 0;
+        for (end = first; end < n && role_layer(names[end]) == layer; end++)
+            mtp |= layer >= 0 && strncmp(role_stem(names[end]), "nextn.", 6) == 0;
         for (size_t i = first; i < end; i++)
             roles[i] = mtp ? ROLE_MTP : role_of(architecture, names[i]);
     }
 }
 
-int roles_depth(const enum role *roles, const int *layers, size_t n)
+int roles_depth(const enum role *roles, const char *const *names, size_t n)
 {
     int depth = 0;
-    for (size_t i = 0; i < n; i++)
-        if (roles[i] != ROLE_MTP && layers[i] >= depth && layers[i] < MAX_DEPTH)
-            depth = layers[i] + 1;
+    for (size_t i = 0; i < n; i++) {
+        const int layer = role_layer(names[i]);
+        if (roles[i] != ROLE_MTP && layer >= depth)
+            depth = layer + 1;
+    }
     return depth;
 }

@@ -39,16 +39,16 @@ enum role role_by_name(const char *name);
 /* The group of a single tensor. architecture: general.architecture; NULL: not known. */
 enum role role_of(const char *architecture, const char *tensor_name);
 
-/* The groups of a model's n tensors. Besides what single names tell: a layer that holds tensors "nextn." is
- * ROLE_MTP altogether. layers[i] is N of "blk.N.", else -1; a layer's tensors stand together, as in struct
- * gguf_model. */
-void roles_of(enum role *roles, const char *architecture, const char *const *names, const int *layers,
-              size_t n);
-
+/* N of "blk.N.", else -1. */
+int role_layer(const char *tensor_name);
 /* The tensor's name within its layer: "blk.3.attn_q.weight" -> "attn_q.weight"; others as they are. */
 const char *role_stem(const char *tensor_name);
 
+/* The groups of a model's n tensors. Besides what single names tell: a layer that holds tensors "nextn." is
+ * ROLE_MTP altogether. A layer's tensors stand together, as in struct gguf_model. */
+void roles_of(enum role *roles, const char *architecture, const char *const *names, size_t n);
+
 /* How many layers a model has without those of ROLE_MTP: one more than the highest number. */
-int roles_depth(const enum role *roles, const int *layers, size_t n);
+int roles_depth(const enum role *roles, const char *const *names, size_t n);
 
 #endif
