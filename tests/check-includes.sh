@@ -114,7 +114,7 @@ caught|archive|#include "../gguf/model.h"
 clean|cost|#include "net/net.h"\n#include "quant/quant.h"
 caught|cost|#include "plan/plan.h"
 clean|search|#include "plan/plan.h"\n#include "cost/fisher.h"
-caught|cost|#include "search/roles.h"
+caught|cost|#include "search/mix.h"
 caught|measure|#include <jansson.h>
 caught|net|#include <llama.h>
 caught|cost|#include <cblas.h>
