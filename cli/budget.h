@@ -12,6 +12,12 @@ struct speed_arguments {
     const char *table;
 };
 
+/* What the types take after in place of a size (layouts.h). */
+struct layout_arguments {
+    const char *name, *hybrid;
+    bool scale_depth;
+};
+
 /* The head of the arguments of the commands that work on a model. */
 struct sized_arguments {
     struct common_arguments common;
@@ -20,6 +26,7 @@ struct sized_arguments {
     const char *like;
     struct constraint_arguments constraints;
     struct speed_arguments speed;
+    struct layout_arguments layout;
 };
 
 extern const struct option_set budget_options; /* offsets into struct sized_arguments */

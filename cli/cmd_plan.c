@@ -9,6 +9,7 @@
 #include "calibration.h"
 #include "explain.h"
 #include "interactions.h"
+#include "layouts.h"
 #include "seen_text.h"
 #include "speed_price.h"
 #include "type_plan.h"
@@ -32,13 +33,18 @@ static const struct option_set options = OPTION_SET(rows);
 
 static allot_status check(const void *arguments, struct allot_error *err)
 {
+    static const char *const not_with_layout[] = {"types", "explain", NULL};
     const struct plan_arguments *args = arguments;
     const int given = budget_options_given(&args->sized);
     struct constraints constraints = {0};
     struct ladder ladder;
+    allot_status status = layout_check(&args->sized, not_with_layout, err);
+    if (status != ALLOT_OK || layout_given(&args->sized))
+        return status;
     if (given > 1 || (given == 0 && !args->sized.constraints.budgets.n))
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "plan: give one of --size, --bpw and --like, or --budget");
-    allot_status status = ladder_parse(&ladder, &args->sized, err);
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "plan: give one of --size, --bpw, --like, --layout and --hybrid, or --budget");
+    status = ladder_parse(&ladder, &args->sized, err);
     if (status == ALLOT_OK)
         status = ladder_check_path(&ladder, args->output, err);
     if (status == ALLOT_OK)
@@ -69,6 +75,7 @@ struct plan_run {
     struct knapsack knapsack;
     struct speed_table speeds;
     struct job_imatrix imatrix;
+    struct layout_use layout; /* with --layout or --hybrid; costs are then there or not */
     struct plan_output outputs[MAX_RUNGS];
 };
 
@@ -120,20 +127,26 @@ static allot_status open_run(struct plan_run *run, const struct allot_progress *
         status = constraints_bind(&run->constraints, run->job.model, err);
     for (size_t i = 0; status == ALLOT_OK && i < args->explained.n; i++)
         status = explain_check(run->job.model, args->explained.items[i], err);
+    const bool needs_archive = !layout_given(&args->sized) || common->archive;
     if (status == ALLOT_OK)
-        status = model_job_archive(&run->job, ARCHIVE_EXISTING, err);
-    if (status == ALLOT_OK)
+        status = model_job_archive(&run->job, needs_archive ? ARCHIVE_EXISTING : ARCHIVE_OPPORTUNISTIC, err);
+    if (status == ALLOT_OK && run->job.archive)
         status = model_job_hash(&run->job, progress, err);
+    else if (status == ALLOT_OK) /* any hash has the length that sizes depend on */
+        memset(run->job.sha256, '0', sizeof run->job.sha256 - 1);
     return status;
 }
 
 static allot_status load_costs(struct plan_run *run, const struct allot_progress *progress,
                                struct allot_error *err)
 {
-    allot_status status = cost_table_newest(&run->costs, &run->job, NULL, err);
-    if (status == ALLOT_OK)
+    allot_status status = layout_given(&run->args->sized)
+                              ? layout_costs(&run->costs, &run->job, NULL, err)
+                              : cost_table_newest(&run->costs, &run->job, NULL, err);
+    const bool known = status == ALLOT_OK && run->costs.tensors;
+    if (known)
         status = seen_text_is_own(&run->own_text, run->job.archive, &run->costs.set, err);
-    if (status == ALLOT_OK)
+    if (known && status == ALLOT_OK)
         status = calibration_imatrix_of_set(&run->imatrix, &run->job, &run->costs.set, progress, err);
     if (status != ALLOT_OK || run->imatrix.computed)
         return status;
@@ -144,6 +157,21 @@ static allot_status load_costs(struct plan_run *run, const struct allot_progress
             return allot_fail_memory(err, strlen(run->imatrix.path), "a path");
     }
     return run->imatrix.present ? check_outputs(run, run->imatrix.path, err) : ALLOT_OK;
+}
+
+/* The types of a layout, and what their costs on record add up to. */
+static allot_status take_layout(struct plan_run *run, const struct allot_progress *progress,
+                                struct allot_error *err)
+{
+    struct plan_output *out = &run->outputs[0];
+    provenance_fill(&out->keys, &run->imatrix, out->imatrix_path, run->job.sha256);
+    allot_status status = layout_plan(&out->plan, &run->layout, &run->job, &run->args->sized,
+                                      run->imatrix.present, progress, err);
+    if (status == ALLOT_OK)
+        status = type_plan_measure(&out->plan, run->job.model, &out->keys, err);
+    if (status == ALLOT_OK && run->costs.tensors)
+        type_plan_predict(&out->plan, run->job.model, &run->costs);
+    return status;
 }
 
 /* All sizes, before anything is written for one. */
@@ -189,8 +217,10 @@ static json_t *output_json(const struct plan_run *run, const struct plan_output 
     for (size_t i = 0; i < explained->n; i++)
         json_array_append_new(list, explain_json(&out->plan, explained->items[i]));
     json_put(document, "explained", list);
-    json_put(document, "cost_set", json_text(run->costs.set.updated));
-    json_put(document, "own_text", json_boolean(run->own_text));
+    if (layout_given(&run->args->sized))
+        json_put(document, "layouts", layout_use_json(&run->layout));
+    json_put(document, "cost_set", run->costs.tensors ? json_text(run->costs.set.updated) : json_null());
+    json_put(document, "own_text", run->costs.tensors ? json_boolean(run->own_text) : json_null());
     json_put(document, "recipe", run->args->output ? json_text(out->recipe) : json_null());
     json_put(document, "stock_command", json_text(command));
     return document;
@@ -203,6 +233,8 @@ static allot_status print_text(const struct plan_run *run, const struct plan_out
     const bool writes = run->args->output != NULL;
     if (run->args->sized.constraints.interactions)
         interactions_print(&out->interaction);
+    if (layout_given(&run->args->sized))
+        layout_use_print(&run->layout);
     allot_status status = type_plan_print(&out->plan, run->job.model, err);
     for (size_t i = 0; status == ALLOT_OK && i < explained->n; i++)
         status = explain_print(&out->plan, explained->items[i], err);
@@ -237,7 +269,7 @@ static allot_status print_all(const struct plan_run *run, struct allot_error *er
     const struct type_plan *plans[MAX_RUNGS];
     for (size_t r = 0; r < run->ladder.n; r++)
         plans[r] = &run->outputs[r].plan;
-    if (!json)
+    if (!json && run->costs.tensors)
         printf("costs:         %s, %s, %" PRId64 " tokens%s, of %s\n", run->job.archive_path,
                run->costs.set.method, run->costs.set.n_tokens,
                run->own_text ? " of the model's own text" : "", run->costs.set.updated);
@@ -253,6 +285,7 @@ static void release_run(struct plan_run *run)
     }
     knapsack_release(&run->knapsack);
     constraints_release(&run->constraints);
+    layout_use_release(&run->layout);
     job_imatrix_release(&run->imatrix);
     cost_table_release(&run->costs);
     model_job_release(&run->job);
@@ -269,7 +302,8 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     if (status == ALLOT_OK)
         status = load_costs(run, progress, err);
     if (status == ALLOT_OK)
-        status = solve(run, progress, err);
+        status =
+            layout_given(&run->args->sized) ? take_layout(run, progress, err) : solve(run, progress, err);
     if (status == ALLOT_OK)
         status = write_files(run, err);
     command_end_progress(progress);
@@ -281,15 +315,21 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
 
 const struct command command_plan = {
     .name = "plan",
-    .synopsis = "MODEL (--size N | --bpw X | --like FILE | --budget RE=SIZE) [-o RECIPE] [options]",
+    .synopsis = "MODEL (--size N | --bpw X | --like FILE | --budget RE=SIZE | --layout NAME | --hybrid "
+                "base=NAME,GROUP=NAME,...) "
+                "[-o RECIPE] [options]",
     .summary = "choose a type for every tensor within a size; write a recipe",
-    .description = "Chooses one type per tensor so that the file is no larger than asked and the predicted "
-                   "KL divergence is least, "
-                   "from the newest complete costs that 'allot cost' left in the archive. The recipe is a "
-                   "--tensor-type-file for "
-                   "llama-quantize with one rule per tensor; the command line that uses it is printed. No "
-                   "weights are read.",
-    .options = {&budget_options, &constraint_options, &speed_options, &options},
+    .description =
+        "Chooses one type per tensor so that the file is no larger than asked and the predicted "
+        "KL divergence is least, "
+        "from the newest complete costs that 'allot cost' left in the archive. The recipe is a "
+        "--tensor-type-file for "
+        "llama-quantize with one rule per tensor; the command line that uses it is printed. No "
+        "weights are read.\n\n"
+        "With --layout or --hybrid the types take after layouts instead, as they would be rebuilt from "
+        "MODEL; costs are not needed, but where they are on record the predicted KL divergence is "
+        "printed. What a layout keeps in F32, F16 or BF16 keeps the type that it has in MODEL.",
+    .options = {&budget_options, &layout_options, &constraint_options, &speed_options, &options},
     .arguments_size = sizeof(struct plan_arguments),
     .min_operands = 1,
     .max_operands = 1,

@@ -29,32 +29,39 @@ static const struct option_set options = OPTION_SET(rows);
 /* Options that the chosen way would not heed are mistakes. */
 static allot_status check_unheeded(const struct quantize_arguments *args, struct allot_error *err)
 {
-    static const char *const not_with_recipe[] = {"file", "types"};
+    static const char *const not_with_types[] = {"file", "types"};
     const struct string_list *given = &args->calibrated.sized.common.given;
     const char *constraint = constraint_option_given(given),
                *name = constraint ? constraint : speed_option_given(given);
-    if (args->recipe && name)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other", name);
-    for (size_t i = 0; args->recipe && i < sizeof not_with_recipe / sizeof *not_with_recipe; i++)
-        if (string_list_has(given, not_with_recipe[i]))
-            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other",
-                              not_with_recipe[i]);
-    for (size_t i = 0; args->recipe && (name = calibration_run_option(i)) != NULL; i++)
+    const char *way = args->recipe ? "recipe" : args->calibrated.sized.layout.name ? "layout" : "hybrid";
+    if (!quantize_types_given(args))
+        return ALLOT_OK;
+    if (name)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --%s exclude each other", way, name);
+    for (size_t i = 0; i < sizeof not_with_types / sizeof *not_with_types; i++)
+        if (string_list_has(given, not_with_types[i]))
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --%s exclude each other", way,
+                              not_with_types[i]);
+    for (size_t i = 0; (name = calibration_run_option(i)) != NULL; i++)
         if (string_list_has(given, name))
-            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--recipe and --%s exclude each other", name);
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --%s exclude each other", way, name);
     return ALLOT_OK;
 }
 
-/* A recipe, or one of the ways to say a size, beside or in place of which there may be budgets. */
+/* Given types, or one of the ways to say a size, beside or in place of which there may be budgets. */
 static allot_status check_sizes(const struct quantize_arguments *args, struct allot_error *err)
 {
     const struct sized_arguments *sized = &args->calibrated.sized;
-    const int given = budget_options_given(sized) + (args->recipe != NULL);
+    const int given = budget_options_given(sized) + (args->recipe != NULL) + layout_given(sized);
     struct ladder ladder;
     if (given > 1 || (given == 0 && !sized->constraints.budgets.n))
-        return allot_fail(err, ALLOT_ERR_ARGUMENT,
-                          "quantize: give one of --size, --bpw, --like and --recipe, or --budget");
-    allot_status status = ladder_parse(&ladder, sized, err);
+        return allot_fail(
+            err, ALLOT_ERR_ARGUMENT,
+            "quantize: give one of --size, --bpw, --like, --recipe, --layout and --hybrid, or --budget");
+    const char *const none[] = {NULL};
+    allot_status status = layout_check(sized, none, err);
+    if (status == ALLOT_OK)
+        status = ladder_parse(&ladder, sized, err);
     return status == ALLOT_OK ? ladder_check_path(&ladder, sized->common.operands.items[1], err) : status;
 }
 
@@ -99,7 +106,9 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     run->progress = progress;
     allot_status status = quantize_run_open(run, err);
     if (status == ALLOT_OK)
-        status = args->recipe ? quantize_run_recipe(run, err) : quantize_run_plan(run, err);
+        status = args->recipe                            ? quantize_run_recipe(run, err)
+                 : layout_given(&args->calibrated.sized) ? quantize_run_layout(run, err)
+                                                         : quantize_run_plan(run, err);
     if (status == ALLOT_OK)
         status = quantize_run_write(run, err);
     command_end_progress(progress);
@@ -112,8 +121,9 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
 
 const struct command command_quantize = {
     .name = "quantize",
-    .synopsis = "MODEL OUT (--size N | --bpw X | --like FILE | --budget RE=SIZE | --recipe FILE) [-f "
-                "TEXT...] [options]",
+    .synopsis =
+        "MODEL OUT (--size N | --bpw X | --like FILE | --budget RE=SIZE | --recipe FILE | --layout NAME | "
+        "--hybrid LIST) [-f TEXT...] [options]",
     .summary = "the whole way from a model and a size to a quantized file",
     .description =
         "Measures the costs that the archive lacks (with -f; the importance matrix first, from the same "
@@ -123,10 +133,13 @@ const struct command command_quantize = {
         "it, OUT.imatrix.gguf; with them the printed llama-quantize command writes the same tensors.\n\n"
         "Without -f the newest complete costs of the archive are used; where it has none, or an option asks "
         "for "
-        "a run of its own, the calibration text is sampled from the model itself. With --recipe only the "
-        "types "
-        "of the recipe count and nothing is measured. An interrupted run goes on from OUT.allot-partial.",
-    .options = {&budget_options, &constraint_options, &speed_options, &options, &calibration_options},
+        "a run of its own, the calibration text is sampled from the model itself. With --recipe, --layout "
+        "or --hybrid only their types count and nothing is measured; without --imatrix a layout is rebuilt "
+        "with "
+        "the importance matrix of the newest costs of the archive, if there are any. An interrupted run goes "
+        "on from OUT.allot-partial.",
+    .options = {&budget_options, &layout_options, &constraint_options, &speed_options, &options,
+                &calibration_options},
     .arguments_size = sizeof(struct quantize_arguments),
     .min_operands = 2,
     .max_operands = 2,

@@ -14,7 +14,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130, MAX_SETS = 7 };
 
 static const struct command *const commands[] = {
     &command_inspect, &command_imatrix, &command_cost,     &command_plan,  &command_quantize,
-    &command_measure, &command_verify,  &command_validate, &command_speed,
+    &command_measure, &command_verify,  &command_validate, &command_speed, &command_learn,
 };
 static const size_t n_commands = sizeof commands / sizeof *commands;
 
@@ -26,7 +26,7 @@ static const struct option_row common_rows[] = {
     {"threads", 't', "N", OPTION_INT, offsetof(struct common_arguments, threads), "0", 0,
      "threads; 0: one per processor; results do not depend on it"},
     {"archive", 0, "FILE", OPTION_STRING, offsetof(struct common_arguments, archive), NULL, 0,
-     "where costs and measurements are kept, instead of MODEL.allot beside the model"},
+     "where costs, measurements and layouts are kept, instead of MODEL.allot beside the model"},
     {"help", 'h', NULL, OPTION_FLAG, offsetof(struct common_arguments, help), NULL, 0, "print this help"},
 };
 static const struct option_set common_set = OPTION_SET(common_rows);

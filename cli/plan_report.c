@@ -28,14 +28,28 @@ static void print_speed(const struct type_plan *plan)
                plan->unpriced.cost);
 }
 
+static void print_cost(double cost, bool in_nats)
+{
+    if (in_nats)
+        printf("predicted KL:  %.6g nats per token\n", cost);
+    else
+        printf("estimate:      %.6g, the sum of the tensors' relative errors (no KL: --method weight)\n",
+               cost);
+}
+
+static void print_given(const struct type_plan *plan)
+{
+    print_cost(plan->predicted.cost, plan->predicted.in_nats);
+    if (plan->predicted.n_unknown)
+        printf("remark:        the costs do not tell of the types of %zu tensors; the prediction leaves them "
+               "out\n",
+               plan->predicted.n_unknown);
+}
+
 static void print_prediction(const struct type_plan *plan)
 {
     const struct plan_result *result = &plan->answer.result;
-    if (plan->knapsack->in_nats)
-        printf("predicted KL:  %.6g nats per token\n", result->cost);
-    else
-        printf("estimate:      %.6g, the sum of the tensors' relative errors (no KL: --method weight)\n",
-               result->cost);
+    print_cost(result->cost, plan->knapsack->in_nats);
     if (plan->answer.n_unknown)
         printf("remark:        the costs do not tell of the types that %zu tensors are pinned to; the "
                "prediction "
@@ -118,6 +132,8 @@ allot_status type_plan_print(const struct type_plan *plan, const struct gguf_mod
     char size[32];
     if (plan->knapsack)
         print_prediction(plan);
+    else if (plan->predicted.given)
+        print_given(plan);
     if (plan->budget)
         printf("size asked:    %" PRId64 " bytes (%s)\n", plan->budget, str_size(size, plan->budget));
     printf("size planned:  %" PRId64 " bytes (%s)", plan->file_bytes, str_size(size, plan->file_bytes));
@@ -197,15 +213,17 @@ static void speed_json(json_t *object, const struct type_plan *plan)
 static void prediction_json(json_t *object, const struct type_plan *plan)
 {
     const struct plan_result *result = plan->knapsack ? &plan->answer.result : NULL;
-    const bool in_nats = result && plan->knapsack->in_nats;
-    json_put(object, "predicted_kl", in_nats ? json_number(result->cost) : json_null());
-    json_put(object, "predicted_relative_error",
-             result && !in_nats ? json_number(result->cost) : json_null());
+    const bool known = result || plan->predicted.given,
+               in_nats = result ? plan->knapsack->in_nats : known && plan->predicted.in_nats;
+    const double cost = result ? result->cost : plan->predicted.cost;
+    const size_t n_unknown = result ? plan->answer.n_unknown : plan->predicted.n_unknown;
+    json_put(object, "predicted_kl", in_nats ? json_number(cost) : json_null());
+    json_put(object, "predicted_relative_error", known && !in_nats ? json_number(cost) : json_null());
     json_put(object, "exact", result ? json_boolean(result->exact) : json_null());
     json_put(object, "lower_bound", result ? json_number(result->lower_bound) : json_null());
-    json_put(object, "nats_per_megabyte", in_nats ? json_number(1e6 * result->lambda) : json_null());
-    json_put(object, "unknown_costs",
-             result ? json_integer((json_int_t)plan->answer.n_unknown) : json_null());
+    json_put(object, "nats_per_megabyte",
+             in_nats && result ? json_number(1e6 * result->lambda) : json_null());
+    json_put(object, "unknown_costs", known ? json_integer((json_int_t)n_unknown) : json_null());
     json_put(object, "budgets", result ? budgets_json(plan) : json_null());
     speed_json(object, plan);
 }

@@ -18,6 +18,11 @@
 #include "seen_text.h"
 #include "speed_price.h"
 
+bool quantize_types_given(const struct quantize_arguments *args)
+{
+    return args->recipe || layout_given(&args->calibrated.sized);
+}
+
 /* A user's recipe serves llama-quantize too unless --base had to complete it. */
 static allot_status name_outputs(struct quantize_run *run, struct allot_error *err)
 {
@@ -160,8 +165,8 @@ static allot_status find_recorded(bool *recorded, struct quantize_run *run, stru
 static allot_status decide_to_measure(struct quantize_run *run, struct allot_error *err)
 {
     bool recorded = false;
-    run->measures = !run->args->recipe;
-    if (run->args->recipe || calibration_wanted(&run->args->calibrated) ||
+    run->measures = !quantize_types_given(run->args);
+    if (!run->measures || calibration_wanted(&run->args->calibrated) ||
         access(run->job.archive_path, F_OK) != 0)
         return ALLOT_OK;
     allot_status status = model_job_archive(&run->job, ARCHIVE_EXISTING, err);
@@ -175,7 +180,7 @@ static allot_status decide_to_measure(struct quantize_run *run, struct allot_err
 
 static allot_status open_archive(struct quantize_run *run, struct allot_error *err)
 {
-    const enum archive_use use = run->args->recipe ? ARCHIVE_OPPORTUNISTIC : ARCHIVE_CREATE;
+    const enum archive_use use = quantize_types_given(run->args) ? ARCHIVE_OPPORTUNISTIC : ARCHIVE_CREATE;
     allot_status status = run->job.archive ? ALLOT_OK : model_job_archive(&run->job, use, err);
     return status == ALLOT_OK ? model_job_hash(&run->job, run->progress, err) : status;
 }
@@ -224,6 +229,7 @@ static allot_status measured_costs(struct quantize_run *run, struct cost_table *
     return status;
 }
 
+/* Of layouts the costs are not needed: without any on record costs->tensors is NULL. */
 static allot_status recorded_costs(struct quantize_run *run, struct cost_table *costs,
                                    struct allot_error *err)
 {
@@ -234,8 +240,9 @@ static allot_status recorded_costs(struct quantize_run *run, struct cost_table *
     if (status != ALLOT_OK)
         return status;
     const char *wanted = args->no_imatrix ? "" : args->imatrix ? run->imatrix.data.sha256 : NULL;
-    status = cost_table_newest(costs, &run->job, wanted, err);
-    if (status == ALLOT_OK && !args->imatrix)
+    status = layout_given(&args->sized) ? layout_costs(costs, &run->job, wanted, err)
+                                        : cost_table_newest(costs, &run->job, wanted, err);
+    if (status == ALLOT_OK && costs->tensors && !args->imatrix)
         status = calibration_imatrix_of_set(&run->imatrix, &run->job, &costs->set, run->progress, err);
     const struct job_inputs inputs = {.files = {run->imatrix.path}};
     return status == ALLOT_OK ? check_outputs(run, &inputs, false, err) : status;
@@ -290,6 +297,26 @@ allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err
         status = plan_output(run, r, &costs.set, err);
     cost_table_release(&costs);
     calibration_close(&run->calibration); /* writing wants its memory */
+    return status;
+}
+
+/* ---- Types by layouts ------------------------------------------------------------------------ */
+
+allot_status quantize_run_layout(struct quantize_run *run, struct allot_error *err)
+{
+    struct cost_table costs = {0};
+    struct quantize_output *out = &run->outputs[0];
+    allot_status status = recorded_costs(run, &costs, err);
+    if (status == ALLOT_OK)
+        status = name_imatrix(run, err);
+    if (status == ALLOT_OK)
+        status = layout_plan(&out->plan, &run->layout, &run->job, &run->args->calibrated.sized,
+                             run->imatrix.present, run->progress, err);
+    if (status == ALLOT_OK)
+        status = type_plan_measure(&out->plan, run->job.model, &out->keys, err);
+    if (status == ALLOT_OK && costs.tensors)
+        type_plan_predict(&out->plan, run->job.model, &costs);
+    cost_table_release(&costs);
     return status;
 }
 
@@ -432,7 +459,10 @@ static json_t *output_json(const struct quantize_run *run, const struct quantize
     json_put(document, "sha256", json_text(out->result.sha256));
     json_put(document, "recipe", json_text(out->recipe_path));
     json_put(document, "imatrix", out->imatrix_path ? json_text(out->imatrix_path) : json_null());
-    json_put(document, "own_text", run->args->recipe ? json_null() : json_boolean(run->own_text));
+    json_put(document, "own_text",
+             quantize_types_given(run->args) ? json_null() : json_boolean(run->own_text));
+    if (layout_given(&run->args->calibrated.sized))
+        json_put(document, "layouts", layout_use_json(&run->layout));
     json_put(document, "fallbacks", json_integer(run->n_fallbacks));
     json_put(document, "floored_tensors", json_integer(out->result.floored_tensors));
     json_put(document, "resumed_tensors", json_integer(out->result.resumed_tensors));
@@ -460,6 +490,8 @@ static allot_status print_text(const struct quantize_run *run, const struct quan
         interactions_print(&out->interaction);
     if (out->refinement.n)
         refinement_print(&out->refinement);
+    if (layout_given(&run->args->calibrated.sized))
+        layout_use_print(&run->layout);
     allot_status status = type_plan_print(&out->plan, run->job.model, err);
     if (run->n_fallbacks)
         printf("\n%" PRId64
@@ -512,6 +544,7 @@ void quantize_run_release(struct quantize_run *run)
     }
     knapsack_release(&run->knapsack);
     constraints_release(&run->constraints);
+    layout_use_release(&run->layout);
     job_imatrix_release(&run->imatrix);
     calibration_close(&run->calibration);
     model_job_release(&run->job);

@@ -4,6 +4,7 @@
 
 #include "calibration.h"
 #include "interactions.h"
+#include "layouts.h"
 #include "refine.h"
 #include "speed_table.h"
 #include "type_plan.h"
@@ -14,6 +15,9 @@ struct quantize_arguments {
     bool strict;
     int64_t refine; /* rounds */
 };
+
+/* Are the types given, so that nothing is measured? By a recipe or by layouts. */
+bool quantize_types_given(const struct quantize_arguments *args);
 
 /* One file to write. */
 struct quantize_output {
@@ -43,14 +47,17 @@ struct quantize_run {
     struct knapsack knapsack; /* without a recipe */
     struct speed_table speeds;
     int64_t n_fallbacks;                       /* of a recipe */
+    struct layout_use layout;                  /* with --layout or --hybrid */
     struct quantize_output outputs[MAX_RUNGS]; /* [ladder.n] */
 };
 
 /* Opens model and archive; refuses an output that cannot or must not be written. */
 allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err);
-/* Types by costs and a budget, or by a recipe: fills imatrix, and keys and plan of the outputs. */
+/* Types by costs and a budget, by a recipe, or by layouts: fills imatrix, and keys and plan of the outputs.
+ */
 allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err);
 allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *err);
+allot_status quantize_run_layout(struct quantize_run *run, struct allot_error *err);
 /* Writes and checks the files and what goes beside them. */
 allot_status quantize_run_write(struct quantize_run *run, struct allot_error *err);
 allot_status quantize_run_report(const struct quantize_run *run, struct allot_error *err);

@@ -277,6 +277,24 @@ allot_status type_plan_measure(struct type_plan *plan, const struct gguf_model *
     return status;
 }
 
+void type_plan_predict(struct type_plan *plan, const struct gguf_model *model, const struct cost_table *costs)
+{
+    plan->predicted.given = true;
+    plan->predicted.in_nats = cost_set_in_nats(&costs->set);
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const struct tensor_costs *of = &costs->tensors[i];
+        size_t c = 0;
+        if (plan->types[i] == model->tensors[i].type)
+            continue;
+        while (c < of->n && of->choices[c].type != (int)plan->types[i])
+            c++;
+        if (c < of->n)
+            plan->predicted.cost += of->choices[c].cost;
+        else
+            plan->predicted.n_unknown++;
+    }
+}
+
 void type_plan_release(struct type_plan *plan)
 {
     free(plan->types);

@@ -38,11 +38,15 @@ allot_status cost_table_newest(struct cost_table *table, struct model_job *job, 
 void cost_table_release(struct cost_table *table);
 
 struct type_plan {
-    enum ggml_type *types; /* [model->n_tensors] */
-    const struct knapsack
-        *knapsack; /* that types were chosen from; NULL: by a recipe, nothing is predicted */
+    enum ggml_type *types;           /* [model->n_tensors] */
+    const struct knapsack *knapsack; /* that types were chosen from; NULL: by a recipe or a layout */
     struct knapsack_answer answer;
-    double speed; /* --speed: nats for all of unpriced.ms, 0: no price on time */
+    struct {
+        bool given, in_nats;
+        double cost;
+        size_t n_unknown; /* tensors whose cost was never measured and is not in the sum */
+    } predicted;          /* without a knapsack, by type_plan_predict */
+    double speed;         /* --speed: nats for all of unpriced.ms, 0: no price on time */
     struct {
         double cost, ms;
     } unpriced;                    /* of the plan without a price, where there is one */
@@ -69,6 +73,9 @@ allot_status type_plan_choose(struct type_plan *plan, const struct provenance *k
 /* Fills in what follows from plan->types: sizes and base. */
 allot_status type_plan_measure(struct type_plan *plan, const struct gguf_model *model,
                                const struct provenance *keys, struct allot_error *err);
+/* The sum of the costs of plan->types, for a plan without a knapsack. */
+void type_plan_predict(struct type_plan *plan, const struct gguf_model *model,
+                       const struct cost_table *costs);
 void type_plan_release(struct type_plan *plan);
 
 /* One anchored rule per quantizable tensor. */

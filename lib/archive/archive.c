@@ -388,6 +388,28 @@ allot_status archive_blob_put(struct archive *a, const char *kind, const char *k
                    size);
 }
 
+allot_status archive_blob_each(struct archive *a, const char *kind,
+                               bool (*row)(void *user, const char *key, const void *data, size_t size),
+                               void *user, struct allot_error *err)
+{
+    sqlite3_stmt *stmt;
+    bool more = true, stop = false;
+    allot_status status = sql_prepare(a, &stmt, err, "read blobs",
+                                      "SELECT key, data FROM blobs WHERE kind = ? ORDER BY key", "t", kind);
+
+    while (status == ALLOT_OK && !stop) {
+        status = sql_step(a, stmt, &more, err, "read blobs");
+        if (status || !more)
+            break;
+        const char *key = (const char *)sqlite3_column_text(stmt, 0);
+        const void *data = sqlite3_column_blob(stmt, 1);
+
+        stop = row(user, key ? key : "", data ? data : "", (size_t)sqlite3_column_bytes(stmt, 1));
+    }
+    sqlite3_finalize(stmt);
+    return status;
+}
+
 allot_status archive_measurement_put(struct archive *a, const char *base_sha256, const char *candidate_sha256,
                                      const char *text_sha256, const char *settings, const char *json,
                                      struct allot_error *err)

@@ -26,12 +26,16 @@ bool archive_file_hash(struct archive *a, const char *path, const struct file_id
 allot_status archive_file_hash_put(struct archive *a, const char *path, const struct file_identity *id,
                                    const char *hex, struct allot_error *err);
 
-/* ---- Blobs by kind and key (imatrices computed here) --------------------------------------- */
+/* ---- Blobs by kind and key (imatrices computed here, learned layouts) ---------------------- */
 /* *data is NULL if absent; caller frees. */
 allot_status archive_blob(struct archive *a, const char *kind, const char *key, void **data, size_t *size,
                           struct allot_error *err);
 allot_status archive_blob_put(struct archive *a, const char *kind, const char *key, const void *data,
                               size_t size, struct allot_error *err);
+/* Calls row for every blob of a kind, by rising key. A true return stops. */
+allot_status archive_blob_each(struct archive *a, const char *kind,
+                               bool (*row)(void *user, const char *key, const void *data, size_t size),
+                               void *user, struct allot_error *err);
 
 /* ---- Costs ------------------------------------------------------------------------------------ */
 /* What a cost depends on, besides tensor and type. */
