@@ -18,7 +18,8 @@ quant:    gguf base
 net:      gguf base
 cost:     net quant measure text archive gguf base
 measure:  text gguf base
-cli:      cost plan measure net quant text archive gguf base
+search:   cost plan measure net quant text archive gguf base
+cli:      search cost plan measure net quant text archive gguf base
 '
 # HEADER PATTERN: the parts that may include it. Others (the C library, POSIX) are free to all.
 allowed_libraries='
@@ -112,6 +113,8 @@ caught|plan|#include "gguf/model.h"
 caught|archive|#include "../gguf/model.h"
 clean|cost|#include "net/net.h"\n#include "quant/quant.h"
 caught|cost|#include "plan/plan.h"
+clean|search|#include "cost/candidates.h"\n#include "plan/plan.h"
+caught|plan|#include "search/dominance.h"
 caught|measure|#include <jansson.h>
 caught|net|#include <llama.h>
 caught|cost|#include <cblas.h>
