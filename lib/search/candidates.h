@@ -33,8 +33,9 @@
 #include "search/dominance.h"
 #include "search/predict.h"
 
-/* What can be combined: groups are items, layouts that pruning left are their choices, with the bytes they
- * take and what each costs alone. A combination is an array of [n_groups] options, indexes into choices. */
+/* What can be combined: groups are items, and their choices are the layouts that pruning left, and those of
+ * the anchors, with the bytes they take and what each costs alone. A combination is an array of [n_groups]
+ * options, indexes into choices. */
 struct candidate_space {
     const struct plan_item *groups;
     const int64_t *weights; /* [n_groups] > 0, for bits per weight */
