@@ -115,6 +115,8 @@ clean|cost|#include "net/net.h"\n#include "quant/quant.h"
 caught|cost|#include "plan/plan.h"
 clean|search|#include "plan/plan.h"\n#include "cost/fisher.h"
 caught|cost|#include "search/mix.h"
+clean|search|#include "cost/candidates.h"\n#include "plan/plan.h"
+caught|plan|#include "search/dominance.h"
 caught|measure|#include <jansson.h>
 caught|net|#include <llama.h>
 caught|cost|#include <cblas.h>
