@@ -64,7 +64,7 @@ allot_status layout_check(const struct sized_arguments *args, const char *const 
 
 /* ---- Types ------------------------------------------------------------------------------------------ */
 
-static allot_status load_lists(struct layout_use *use, const struct model_job *job, struct allot_error *err)
+allot_status layout_lists_load(struct layout_use *use, const struct model_job *job, struct allot_error *err)
 {
     struct archive *archive = NULL;
     allot_status status = layout_list_load(&use->lists[0], job->archive, err);
@@ -78,7 +78,7 @@ static allot_status load_lists(struct layout_use *use, const struct model_job *j
     return status;
 }
 
-static struct rebuild_source source_of(const struct layout_use *use)
+struct rebuild_source layout_source(const struct layout_use *use)
 {
     return (struct rebuild_source){.lists = use->lists, .n_lists = sizeof use->lists / sizeof *use->lists};
 }
@@ -97,8 +97,8 @@ allot_status layout_plan(struct type_plan *plan, struct layout_use *use, const s
     else if (!(use->hybrid.base = strdup(args->layout.name)))
         status = allot_fail_memory(err, strlen(args->layout.name), "a name");
     if (status == ALLOT_OK)
-        status = load_lists(use, job, err);
-    struct rebuild_source source = source_of(use);
+        status = layout_lists_load(use, job, err);
+    struct rebuild_source source = layout_source(use);
     source.has_imatrix = has_imatrix;
     source.scale_depth = args->layout.scale_depth;
     if (status == ALLOT_OK)
@@ -133,7 +133,7 @@ void layout_origin_text(struct strbuf *sb, const struct layout *layout)
 
 static const struct layout *layout_of(const struct layout_use *use, const char *name)
 {
-    const struct rebuild_source source = source_of(use);
+    const struct rebuild_source source = layout_source(use);
     const struct layout *layout = NULL;
     struct allot_error err;
     rebuild_find(&layout, &source, name, &err);

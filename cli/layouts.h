@@ -25,6 +25,11 @@ struct layout_use {
     struct layout_fit fits[N_ROLES + 1];
 };
 
+/* The lists of layouts alone. */
+allot_status layout_lists_load(struct layout_use *use, const struct model_job *job, struct allot_error *err);
+/* Where the names of layouts are looked for. */
+struct rebuild_source layout_source(const struct layout_use *use);
+
 /* Fills plan->types of an empty plan. Layouts are looked for in the job's archive if it has one, then in
  * LAYOUTS_ARCHIVE if there is such a file. */
 allot_status layout_plan(struct type_plan *plan, struct layout_use *use, const struct model_job *job,

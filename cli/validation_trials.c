@@ -9,13 +9,12 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/mean.h"
 #include "cost/trial.h"
-#include "cost/version.h"
 #include "describe.h"
 #include "ggml-cpu.h"
 #include "quant/quant.h"
+#include "tried.h"
 
 /* ---- Which types ------------------------------------------------------------------------------------ */
 
@@ -313,88 +312,22 @@ static allot_status list_roundings(struct validation *v, struct allot_error *err
     return status;
 }
 
-/* ---- Measurements and the archive ------------------------------------------------------------------- */
+/* ---- Measurements ------------------------------------------------------------------------------------- */
 
-/* Whatever the measured numbers depend on, besides model and windows. */
-static allot_status identify(char hex[static HASH_HEX], const struct validation *v,
-                             const struct assignment *a, struct allot_error *err)
+static struct tried tried_with(const struct validation *v, size_t text)
 {
-    const struct gguf_model *model = v->job.model;
-    struct hash *hash;
-    allot_status status = hash_new(&hash, err);
-    if (status != ALLOT_OK)
-        return status;
-    hash_update_str(hash, "types");
-    hash_update_str(hash, v->imatrix.present ? v->imatrix.data.sha256 : "");
-    for (int64_t i = 0; i < model->n_tensors; i++)
-        if (a->types[i] != model->tensors[i].type) {
-            hash_update_str(hash, model->tensors[i].name);
-            hash_update_str(hash, type_label(a->types[i]));
-        }
-    hash_final(hash, hex);
-    return ALLOT_OK;
+    return (struct tried){&v->job, &v->imatrix, &v->windows[text]};
 }
 
-static void describe_settings(char settings[static 160])
-{
-    snprintf(settings, 160, "types in place, all positions, %s", cost_version());
-}
-
-/* Takes what is on record; a document that says something else counts as none. */
+/* Takes what is on record. */
 static allot_status recall(struct validation *v, size_t text, struct assignment *a, struct allot_error *err)
 {
-    char hex[HASH_HEX], settings[160], *document_text = NULL;
-    const struct text_windows *windows = &v->windows[text];
+    const struct tried with = tried_with(v, text);
     if (a->on[text].kl == NULL)
-        a->on[text].kl = calloc((size_t)windows->n + 1, sizeof *a->on[text].kl);
+        a->on[text].kl = calloc((size_t)v->windows[text].n + 1, sizeof *a->on[text].kl);
     if (a->on[text].kl == NULL)
-        return allot_fail_memory(err, (size_t)windows->n * sizeof *a->on[text].kl, "trials");
-    describe_settings(settings);
-    allot_status status = identify(hex, v, a, err);
-    if (status == ALLOT_OK)
-        status = archive_measurement(v->job.archive, v->job.sha256, hex, windows->sha256, settings,
-                                     &document_text, err);
-    json_t *document = document_text != NULL ? json_loads(document_text, 0, NULL) : NULL;
-    const json_t *values = json_object_get(document, "kl_windows");
-    bool measured = values != NULL && json_array_size(values) == (size_t)windows->n;
-    for (size_t w = 0; measured && w < (size_t)windows->n; w++) {
-        const json_t *value = json_array_get(values, w);
-        a->on[text].kl[w] = json_number_value(value);
-        measured = json_is_number(value);
-    }
-    a->on[text].measured = measured;
-    json_decref(document);
-    free(document_text);
-    return status;
-}
-
-static allot_status record(const struct validation *v, size_t text, const struct assignment *a,
-                           struct allot_error *err)
-{
-    char hex[HASH_HEX], settings[160];
-    double sum = 0;
-    const struct text_windows *windows = &v->windows[text];
-    if (archive_is_read_only(v->job.archive))
-        return ALLOT_OK;
-    json_t *document = json_object(), *values = json_array();
-    for (int64_t w = 0; w < windows->n; w++) {
-        sum += a->on[text].kl[w];
-        json_array_append_new(values, json_real(a->on[text].kl[w]));
-    }
-    json_put(document, "kl", json_number(sum / (double)windows->n));
-    json_put(document, "kl_windows", values);
-    json_put(document, "types", json_text(a->label));
-    char *dumped = json_dumps(document, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    describe_settings(settings);
-    allot_status status = identify(hex, v, a, err);
-    if (status == ALLOT_OK && dumped == NULL)
-        status = allot_fail_memory(err, 4096, "a measurement");
-    if (status == ALLOT_OK)
-        status = archive_measurement_put(v->job.archive, v->job.sha256, hex, windows->sha256, settings,
-                                         dumped, err);
-    free(dumped);
-    json_decref(document);
-    return status;
+        return allot_fail_memory(err, (size_t)v->windows[text].n * sizeof *a->on[text].kl, "trials");
+    return tried_recall(&a->on[text].measured, a->on[text].kl, NULL, &with, a->types, err);
 }
 
 /* Is the assignment to be measured on the text? On that of costs: their plans, and what floors need. */
@@ -429,6 +362,7 @@ static allot_status run_stage(struct validation *v, struct trial *trial, size_t 
                               size_t first, size_t n, const struct allot_progress *progress,
                               struct allot_error *err)
 {
+    const struct tried with = tried_with(v, text);
     allot_status status = ALLOT_OK;
     for (size_t i = 0; i < n && status == ALLOT_OK; i++) {
         struct assignment *a = &v->assignments[first + i];
@@ -438,7 +372,7 @@ static allot_status run_stage(struct validation *v, struct trial *trial, size_t 
         status = recall(v, text, a, err); /* two plans may be the same */
         if (status != ALLOT_OK || a->on[text].measured)
             continue;
-        status = trial_measure(a->on[text].kl, trial, a->types, &step, progress, err);
+        status = trial_measure(a->on[text].kl, NULL, trial, a->types, &step, progress, err);
         if (status == ALLOT_ERR_INTERRUPTED)
             return allot_fail(err, status,
                               "interrupted at %s; what was measured before it is kept in %s, and the same "
@@ -449,7 +383,7 @@ static allot_status run_stage(struct validation *v, struct trial *trial, size_t 
             return allot_fail(err, status, "%s: %s", a->label, cause.message);
         }
         if (status == ALLOT_OK)
-            status = record(v, text, a, err);
+            status = tried_record(a->on[text].kl, NULL, &with, a->types, a->label, err);
         a->on[text].measured = status == ALLOT_OK;
     }
     return status;

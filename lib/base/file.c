@@ -372,7 +372,7 @@ bool file_same(const char *a, const char *b)
     return stat(a, &sa) == 0 && stat(b, &sb) == 0 && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
 }
 
-static const char *base_name(const char *path)
+const char *file_base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
@@ -384,7 +384,8 @@ bool file_same_place(const char *a, const char *b)
     char *target_a = NULL, *target_b = NULL, *folder_a = NULL, *folder_b = NULL;
     const bool same = file_resolve_target(&target_a, &folder_a, a, &ignored) == ALLOT_OK &&
                       file_resolve_target(&target_b, &folder_b, b, &ignored) == ALLOT_OK &&
-                      file_same(folder_a, folder_b) && strcmp(base_name(target_a), base_name(target_b)) == 0;
+                      file_same(folder_a, folder_b) &&
+                      strcmp(file_base_name(target_a), file_base_name(target_b)) == 0;
     free(target_a);
     free(target_b);
     free(folder_a);

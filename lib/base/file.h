@@ -36,6 +36,8 @@ allot_status file_pwrite_all(int fd, const void *bytes, size_t n, int64_t offset
 
 /* The cause of the last failure (errno), in the words users search for. */
 const char *file_cause(void);
+/* The path without its folders. */
+const char *file_base_name(const char *path);
 /* The folder part of a path ("." if none); caller frees. NULL: no memory. */
 char *file_folder(const char *path);
 

@@ -15,8 +15,9 @@ static allot_status fail_not_finite(const struct divergence *d, int64_t window, 
                       d->decoder->model->path, window);
 }
 
-/* KL of one position, in double: sum p (l - l') - ln sum exp l + ln sum exp l', l from the maximum. */
-static double position_kl(const float *base, const float *now, int64_t n)
+/* KL of one position, in double: sum p (l - l') - ln sum exp l + ln sum exp l', l from the maximum.
+ * *ln_ratio: ln p(next) / p'(next) of a token. */
+static double position_kl(double *ln_ratio, const float *base, const float *now, int64_t n, int32_t next)
 {
     double max = base[0], max_now = now[0], sum = 0, sum_now = 0, shift = 0;
     for (int64_t i = 1; i < n; i++) {
@@ -30,6 +31,7 @@ static double position_kl(const float *base, const float *now, int64_t n)
         if (p > 0)
             shift += p * (l - l_now);
     }
+    *ln_ratio = (base[next] - max) - (now[next] - max_now) - log(sum) + log(sum_now);
     return shift / sum - log(sum) + log(sum_now);
 }
 
@@ -38,9 +40,10 @@ static allot_status keep_logits(void *user, int64_t window, int32_t first, int32
 {
     struct divergence *d = user;
     int64_t n_vocab = d->decoder->n_vocab, at = (window * d->decoder->windows->n_ctx + first) * n_vocab;
+    double ratio;
     memcpy((float *)d->base.data + at, logits, sizeof *logits * (size_t)(n * n_vocab));
     for (int32_t i = 0; i < n; i++, logits += n_vocab)
-        if (!isfinite(position_kl(logits, logits, n_vocab)))
+        if (!isfinite(position_kl(&ratio, logits, logits, n_vocab, 0)))
             return fail_not_finite(d, window, err);
     return ALLOT_OK;
 }
@@ -52,11 +55,18 @@ static allot_status compare_logits(void *user, int64_t window, int32_t first, in
     const struct decoder *decoder = d->decoder;
     const float *base =
         (const float *)d->base.data + (window * decoder->windows->n_ctx + first) * decoder->n_vocab;
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        sum += position_kl(base + i * decoder->n_vocab, logits + i * decoder->n_vocab, decoder->n_vocab);
-    sum /= decoder->windows->n_ctx;
+    const int32_t n_ctx = decoder->windows->n_ctx, *ids = decoder->windows->ids + window * n_ctx;
+    double sum = 0, ratios = 0, ratio;
+    for (int32_t i = 0; i < n; i++) {
+        const bool last = first + i + 1 == n_ctx;
+        sum += position_kl(&ratio, base + i * decoder->n_vocab, logits + i * decoder->n_vocab,
+                           decoder->n_vocab, last ? 0 : ids[first + i + 1]);
+        ratios += last ? 0 : ratio;
+    }
+    sum /= n_ctx;
+    ratios /= n_ctx - 1;
     d->kl[window] = first == 0 ? sum : d->kl[window] + sum;
+    d->ln_ppl[window] = first == 0 ? ratios : d->ln_ppl[window] + ratios;
     return isfinite(sum) ? ALLOT_OK : fail_not_finite(d, window, err);
 }
 
@@ -72,9 +82,13 @@ allot_status divergence_init(struct divergence *d, struct decoder *decoder,
 {
     int64_t n_windows = decoder->windows->n, n = n_windows * decoder->windows->n_ctx * decoder->n_vocab;
     int64_t bytes = (int64_t)sizeof(float) * n;
-    *d = (struct divergence){.decoder = decoder, .kl = calloc((size_t)n_windows, sizeof *d->kl)};
-    if (d->kl == NULL)
+    *d = (struct divergence){.decoder = decoder,
+                             .kl = calloc((size_t)n_windows, sizeof *d->kl),
+                             .ln_ppl = calloc((size_t)n_windows, sizeof *d->ln_ppl)};
+    if (d->kl == NULL || d->ln_ppl == NULL) {
+        divergence_release(d);
         return allot_fail_memory(err, (size_t)n_windows * sizeof *d->kl, "divergences");
+    }
     const struct decode_pass pass = {.user = d, .logits = keep_logits};
     allot_status status = spill_new(&d->base, (size_t)bytes, decoder_folder(decoder, bytes, memory),
                                     "the logits of the sequences", err);
@@ -89,6 +103,7 @@ void divergence_release(struct divergence *d)
 {
     spill_release(&d->base);
     free(d->kl);
+    free(d->ln_ppl);
     *d = (struct divergence){0};
 }
 

@@ -12,6 +12,7 @@ struct divergence {
     struct decoder *decoder;
     struct spill base; /* float logits (windows, n_ctx, n_vocab) */
     double *kl;        /* [windows]: mean over positions, of the newest pass */
+    double *ln_ppl;    /* [windows]: ln of perplexity over the base's, over positions with a next token */
     const struct allot_progress *progress;
     const char *stage;   /* of the progress */
     int64_t done, total; /* passes of the stage */
@@ -23,8 +24,8 @@ allot_status divergence_init(struct divergence *d, struct decoder *decoder,
                              const struct memory_budget *memory, struct allot_error *err);
 void divergence_release(struct divergence *d);
 
-/* Fills kl with KL(base || model as it is now), nats per token. A pass whose logits are not finite is
- * ALLOT_ERR_NUMERIC. Reports progress of the stage between windows, `done` of `total` passes. */
+/* Fills kl with KL(base || model as it is now), nats per token, and ln_ppl. A pass whose logits are not
+ * finite is ALLOT_ERR_NUMERIC. Reports progress of the stage between windows, `done` of `total` passes. */
 allot_status divergence_measure(struct divergence *d, struct allot_error *err);
 
 #endif

@@ -141,7 +141,7 @@ static allot_status replace(struct trial *t, int64_t index, enum ggml_type type,
     return ALLOT_OK;
 }
 
-allot_status trial_measure(double *kl, struct trial *t, const enum ggml_type *types,
+allot_status trial_measure(double *kl, double *ln_ppl, struct trial *t, const enum ggml_type *types,
                            const struct trial_step *step, const struct allot_progress *progress,
                            struct allot_error *err)
 {
@@ -168,5 +168,7 @@ allot_status trial_measure(double *kl, struct trial *t, const enum ggml_type *ty
     status = divergence_measure(d, err);
     if (status == ALLOT_OK)
         memcpy(kl, d->kl, (size_t)n_windows * sizeof *kl);
+    if (status == ALLOT_OK && ln_ppl != NULL)
+        memcpy(ln_ppl, d->ln_ppl, (size_t)n_windows * sizeof *ln_ppl);
     return status;
 }

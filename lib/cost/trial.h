@@ -41,10 +41,11 @@ struct trial_step {
 };
 
 /* kl [windows->n] gets KL(untouched || model with types[n_tensors]) of each window, its mean over positions,
- * nats per token. Types of tensors that are not usable must be their own. A tensor that its type cannot hold,
- * and an output that is not finite, are ALLOT_ERR_NUMERIC. Does not depend on earlier trials, nor on the
- * number of threads. */
-allot_status trial_measure(double *kl, struct trial *trial, const enum ggml_type *types,
+ * nats per token; ln_ppl (NULL: not wanted) the logarithm of its perplexity over the untouched model's, over
+ * the positions that have a next token. Types of tensors that are not usable must be their own. A tensor that
+ * its type cannot hold, and an output that is not finite, are ALLOT_ERR_NUMERIC. Does not depend on earlier
+ * trials, nor on the number of threads. */
+allot_status trial_measure(double *kl, double *ln_ppl, struct trial *trial, const enum ggml_type *types,
                            const struct trial_step *step, const struct allot_progress *progress,
                            struct allot_error *err);
 

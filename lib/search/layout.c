@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/strbuf.h"
 #include "search/layout_parts.h"
 
@@ -70,12 +71,6 @@ static allot_status copy_text(char **to, const char *text, const char *what, str
 
 /* ---- Names ------------------------------------------------------------------------------------------ */
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* Without ".gguf", and without "-00001-of-00003" before it. */
 static size_t plain_length(const char *file)
 {
@@ -95,7 +90,7 @@ static allot_status choose_name(struct layout *out, const struct layout_origin *
                                 struct allot_error *err)
 {
     char *name = origin->name ? strdup(origin->name)
-                              : strndup(base_name(out->file), plain_length(base_name(out->file)));
+                              : strndup(file_base_name(out->file), plain_length(file_base_name(out->file)));
     if (!name)
         return allot_fail_memory(err, MAX_TEXT, "a name");
     allot_status status = ALLOT_OK;
@@ -178,7 +173,8 @@ static allot_status take_origin(struct layout *out, const struct gguf_model *mod
     if (status == ALLOT_OK)
         status = copy_text(&out->revision, origin->revision, "the revision", err);
     if (status == ALLOT_OK)
-        status = copy_text(&out->file, origin->file ? origin->file : base_name(path), "the file's name", err);
+        status =
+            copy_text(&out->file, origin->file ? origin->file : file_base_name(path), "the file's name", err);
     if (status == ALLOT_OK)
         status = copy_text(&out->date, origin->date, "the date", err);
     if (status == ALLOT_OK)

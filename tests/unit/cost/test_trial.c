@@ -30,6 +30,7 @@ static int32_t ids[N_WINDOWS * N_CTX];
 static const struct text_windows windows = {.ids = ids, .n = N_WINDOWS, .n_ctx = N_CTX};
 static struct imatrix im;
 static double *base; /* log-probabilities of the untouched model */
+static double newest_ln_ppl[N_WINDOWS];
 
 static void check(allot_status status)
 {
@@ -70,8 +71,19 @@ static double *log_probs(const char *path)
     return p;
 }
 
-/* Writes the file that the types stand for, with importances or without, and compares window by window. */
-static void compare_with_file_of(const double *kl, const enum ggml_type *types, bool importances)
+static void compare_ln_ppl(int window, double ln_ppl, const double *changed)
+{
+    double plain = 0;
+    for (int64_t t = (int64_t)window * N_CTX; t < (int64_t)(window + 1) * N_CTX - 1; t++)
+        plain += (base[t * VOCAB + ids[t + 1]] - changed[t * VOCAB + ids[t + 1]]) / (N_CTX - 1);
+    if (!(fabs(ln_ppl - plain) <= 1e-5 * fabs(plain) + 1e-7))
+        fail_msg("window %d: ln PPL ratio %.12g, of the file %.12g", window, ln_ppl, plain);
+}
+
+/* Writes the file that the types stand for, with importances or without, and compares window by window;
+ * ln_ppl: or NULL. */
+static void compare_with_file_of(const double *kl, const double *ln_ppl, const enum ggml_type *types,
+                                 bool importances)
 {
     const char *path = in_folder("types.gguf");
     float **weights = calloc((size_t)model->n_tensors, sizeof *weights);
@@ -92,6 +104,8 @@ static void compare_with_file_of(const double *kl, const enum ggml_type *types, 
             plain += exp(base[i]) * (base[i] - changed[i]) / N_CTX;
         if (!(fabs(kl[w] - plain) <= 1e-6 * plain + 1e-12))
             fail_msg("window %d: KL %.12g, of the file %.12g", w, kl[w], plain);
+        if (ln_ppl != NULL)
+            compare_ln_ppl(w, ln_ppl[w], changed);
     }
     for (int64_t i = 0; i < model->n_tensors; i++)
         free(weights[i]);
@@ -102,7 +116,7 @@ static void compare_with_file_of(const double *kl, const enum ggml_type *types, 
 
 static void compare_with_file(const double *kl, const enum ggml_type *types)
 {
-    compare_with_file_of(kl, types, false);
+    compare_with_file_of(kl, newest_ln_ppl, types, false);
 }
 
 /* ---- Trials -------------------------------------------------------------------------------------------- */
@@ -119,7 +133,7 @@ static void all_in(enum ggml_type *types, enum ggml_type type, const struct tria
 static void measure(double *kl, struct trial *trial, const enum ggml_type *types)
 {
     const struct trial_step step = {"trial", 0, 1};
-    check(trial_measure(kl, trial, types, &step, NULL, &err));
+    check(trial_measure(kl, newest_ln_ppl, trial, types, &step, NULL, &err));
 }
 
 static double sum(const double *kl)
@@ -177,12 +191,12 @@ static void test_importances(void **state)
     trial_close(trial);
     check(trial_open(&trial, model, pool, &windows, &im, NULL, &err));
     measure(with, trial, types);
-    compare_with_file_of(with, types, true);
+    compare_with_file_of(with, NULL, types, true);
     assert_memory_not_equal(with, without, sizeof with);
     types[index_of("blk.0.ffn_down.weight")] = GGML_TYPE_IQ2_XXS;
     types[index_of("blk.1.attn_q.weight")] = GGML_TYPE_IQ3_S;
     measure(with, trial, types);
-    compare_with_file_of(with, types, true);
+    compare_with_file_of(with, NULL, types, true);
     trial_close(trial);
     free(types);
 }
@@ -238,7 +252,8 @@ static void test_interruption(void **state)
     double kl[N_WINDOWS], again[N_WINDOWS];
     check(trial_open(&trial, model, pool, &windows, NULL, NULL, &err));
     all_in(types, GGML_TYPE_Q3_K, trial);
-    assert_int_equal(trial_measure(kl, trial, types, &step, &progress, &err), ALLOT_ERR_INTERRUPTED);
+    assert_int_equal(trial_measure(kl, newest_ln_ppl, trial, types, &step, &progress, &err),
+                     ALLOT_ERR_INTERRUPTED);
     measure(again, trial, types);
     compare_with_file(again, types);
     trial_close(trial);
@@ -261,12 +276,12 @@ static void test_refusals(void **state)
     int64_t norm = index_of("output_norm.weight");
     assert_false(trial_usable(trial, norm));
     types[norm] = GGML_TYPE_Q8_0;
-    assert_int_equal(trial_measure(kl, trial, types, &step, NULL, &err), ALLOT_ERR_ARGUMENT);
+    assert_int_equal(trial_measure(kl, newest_ln_ppl, trial, types, &step, NULL, &err), ALLOT_ERR_ARGUMENT);
     assert_non_null(strstr(err.message, "output_norm.weight"));
     types[norm] = model->tensors[norm].type;
     int64_t i = index_of("blk.0.attn_v.weight");
     types[i] = GGML_TYPE_IQ2_XXS; /* ggml would abort without importances */
-    assert_int_equal(trial_measure(kl, trial, types, &step, NULL, &err), ALLOT_ERR_ARGUMENT);
+    assert_int_equal(trial_measure(kl, newest_ln_ppl, trial, types, &step, NULL, &err), ALLOT_ERR_ARGUMENT);
     assert_non_null(strstr(err.message, "importances"));
     types[i] = GGML_TYPE_Q8_0;
     measure(kl, trial, types); /* goes on after a refusal */

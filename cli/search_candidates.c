@@ -1,0 +1,332 @@
+/* search_candidates.c - combinations and plans, tried while one earns it.  SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "search.h"
+
+/* The options that stay, as candidates.h wants them: choice k of group g is option kept[g][k]. */
+struct combining {
+    struct plan_item groups[N_ROLES];
+    struct plan_choice *choices[N_ROLES];
+    size_t *kept[N_ROLES];
+    int64_t weights[N_ROLES];
+    struct candidate_space space;
+    /* Sources that are files: anchors[i] is that of s->sources[of[i]]. */
+    struct measured *anchors;
+    size_t **options; /* [n_anchors] (n_groups), in choices */
+    size_t *of;
+    size_t n_anchors;
+    struct predict_row *rows;   /* [n_anchors + attempts] */
+    struct predict_term *terms; /* of the rows, (n_groups) each */
+    size_t n_rows;
+    struct anomaly_rule *rules;
+    size_t n_rules;
+};
+
+static void combining_release(struct combining *c, const struct search *s)
+{
+    for (size_t g = 0; g < s->n_groups; g++) {
+        free(c->choices[g]);
+        free(c->kept[g]);
+    }
+    for (size_t i = 0; i < c->n_anchors; i++)
+        free(c->options[i]);
+    free(c->anchors);
+    free(c->options);
+    free(c->of);
+    free(c->rows);
+    free(c->terms);
+    free(c->rules);
+}
+
+static allot_status list_choices(struct combining *c, struct search *s, struct allot_error *err)
+{
+    for (size_t g = 0; g < s->n_groups; g++) {
+        const struct group *group = &s->groups[g];
+        size_t n = 0;
+        c->choices[g] = calloc(group->n_options, sizeof *c->choices[g]);
+        c->kept[g] = calloc(group->n_options, sizeof *c->kept[g]);
+        if (!c->choices[g] || !c->kept[g])
+            return allot_fail_memory(err, group->n_options * sizeof *c->choices[g], "choices");
+        for (size_t k = 0; k < group->n_options; k++) {
+            const struct build *alone = &group->options[k].alone, *exact = &group->options[0].alone;
+            const double kl = build_kl(alone, s, s->args->evals.n).mean;
+            if (!group->options[k].stays)
+                continue;
+            c->kept[g][n] = k;
+            /* what the rest of the file takes cancels out */
+            c->choices[g][n++] = (struct plan_choice){(int)k, alone->bytes - exact->bytes, kl > 0 ? kl : 0};
+        }
+        c->groups[g] = (struct plan_item){role_name(group->role), c->choices[g], n};
+        c->weights[g] = group->n_weights;
+    }
+    c->space = (struct candidate_space){c->groups, c->weights, s->n_groups, 0};
+    if (s->n_groups > 0)
+        c->space.fixed_bytes = s->groups[0].options[0].alone.bytes;
+    return ALLOT_OK;
+}
+
+/* Bytes of a group's choices are counted from zero, as bits per weight want it. */
+static void count_from_zero(struct combining *c, const struct search *s)
+{
+    for (size_t g = 0; g < s->n_groups; g++) {
+        int64_t own = 0;
+        for (size_t i = 0; i < s->groups[g].n_tensors; i++)
+            own += gguf_padded(s->job.model->tensors[s->groups[g].tensors[i]].n_bytes);
+        for (size_t k = 0; k < c->groups[g].n_choices; k++)
+            c->choices[g][k].bytes += own;
+        c->space.fixed_bytes -= own;
+    }
+}
+
+/* false: an option of the source is not there to be combined (it was not measured alone). */
+static bool map_options(size_t *to, const struct combining *c, const struct search *s, const size_t *options)
+{
+    for (size_t g = 0; g < s->n_groups; g++) {
+        size_t k = 0;
+        while (k < c->groups[g].n_choices && c->kept[g][k] != options[g])
+            k++;
+        if (k == c->groups[g].n_choices)
+            return false;
+        to[g] = k;
+    }
+    return true;
+}
+
+static allot_status list_anchors(struct combining *c, struct search *s, struct allot_error *err)
+{
+    c->anchors = calloc(s->n_sources + 1, sizeof *c->anchors);
+    c->options = calloc(s->n_sources + 1, sizeof *c->options);
+    c->of = calloc(s->n_sources + 1, sizeof *c->of);
+    if (!c->anchors || !c->options || !c->of)
+        return allot_fail_memory(err, s->n_sources * sizeof *c->anchors, "anchors");
+    for (size_t i = 0; i < s->n_sources; i++) {
+        const struct build *b = &s->sources[i].build;
+        if (!b->measured)
+            continue;
+        size_t *options = calloc(s->n_groups + 1, sizeof *options);
+        if (!options)
+            return allot_fail_memory(err, s->n_groups * sizeof *options, "anchors");
+        c->options[c->n_anchors] = options;
+        c->anchors[c->n_anchors] = build_measured(b, s);
+        c->anchors[c->n_anchors].options = map_options(options, c, s, b->options) ? options : NULL;
+        c->of[c->n_anchors++] = i;
+    }
+    return ALLOT_OK;
+}
+
+/* What measured combinations teach the predictor: anchors, then attempts. */
+static allot_status list_rows(struct combining *c, const struct search *s, struct allot_error *err)
+{
+    const size_t most = c->n_anchors + s->n_attempts + 1;
+    struct predict_row *rows = realloc(c->rows, most * sizeof *rows);
+    if (rows != NULL)
+        c->rows = rows;
+    struct predict_term *terms = realloc(c->terms, most * (s->n_groups + 1) * sizeof *terms);
+    if (terms != NULL)
+        c->terms = terms;
+    if (!rows || !terms)
+        return allot_fail_memory(err, most * s->n_groups * sizeof *terms, "predictions");
+    c->n_rows = 0;
+    for (size_t i = 0; i < c->n_anchors + s->n_attempts; i++) {
+        const struct measured *m = i < c->n_anchors ? &c->anchors[i] : &s->records[i - c->n_anchors].file;
+        if (m->options == NULL || !isfinite(m->kl))
+            continue;
+        struct predict_term *own = c->terms + c->n_rows * s->n_groups;
+        candidate_terms(own, &c->space, m->options);
+        c->rows[c->n_rows++] = (struct predict_row){
+            {own, s->n_groups}, m->kl, i < c->n_anchors ? NAN : s->attempts[i - c->n_anchors].predicted};
+    }
+    return ALLOT_OK;
+}
+
+/* Rules of the anomalies among all combinations measured so far. */
+static allot_status list_rules(struct combining *c, const struct search *s, struct allot_error *err)
+{
+    const size_t n = c->n_anchors + s->n_attempts;
+    struct measured *all = calloc(n + 1, sizeof *all);
+    size_t n_all = 0;
+    free(c->rules);
+    c->rules = NULL;
+    c->n_rules = 0;
+    if (all == NULL)
+        return allot_fail_memory(err, n * sizeof *all, "anomalies");
+    for (size_t i = 0; i < n; i++) {
+        const struct measured *m = i < c->n_anchors ? &c->anchors[i] : &s->records[i - c->n_anchors].file;
+        if (m->options != NULL && isfinite(m->kl))
+            all[n_all++] = *m;
+    }
+    allot_status status = anomaly_rules(&c->rules, &c->n_rules, all, n_all, s->n_groups, err);
+    free(all);
+    return status;
+}
+
+/* ---- Attempts --------------------------------------------------------------------------------------- */
+
+static allot_status combine(struct build *b, struct search *s, const struct combining *c,
+                            const struct candidate *candidate, const size_t *choices, struct allot_error *err)
+{
+    const struct gguf_model *model = s->job.model;
+    enum ggml_type *types = calloc((size_t)model->n_tensors + 1, sizeof *types);
+    if (types == NULL)
+        return allot_fail_memory(err, (size_t)model->n_tensors * sizeof *types, "types");
+    for (int64_t i = 0; i < model->n_tensors; i++)
+        types[i] = model->tensors[i].type;
+    for (size_t g = 0; g < s->n_groups; g++) {
+        const struct group *group = &s->groups[g];
+        for (size_t i = 0; i < group->n_tensors; i++)
+            types[group->tensors[i]] = group->options[c->kept[g][choices[g]]].alone.types[group->tensors[i]];
+    }
+    allot_status status = build_init(b, s, FAMILY_HYBRID, types, err, "hybrid-%zu", s->n_attempts + 1);
+    free(types);
+    if (status != ALLOT_OK)
+        return status;
+    b->options = calloc(s->n_groups + 1, sizeof *b->options);
+    if (b->options == NULL)
+        return allot_fail_memory(err, s->n_groups * sizeof *b->options, "options");
+    memcpy(b->options, choices, s->n_groups * sizeof *choices);
+    b->predicted = candidate->kl;
+    b->confidence = candidate->confidence;
+    return ALLOT_OK;
+}
+
+/* allot's own plan of the anchor's size. Its predicted KL is its costs', corrected by what those of the
+ * anchor are off. */
+static allot_status plan(struct build *b, struct search *s, const struct combining *c,
+                         const struct candidate *candidate, struct allot_error *err)
+{
+    const struct source *anchor = &s->sources[c->of[candidate->anchor]];
+    const struct rung rung = {.bytes = candidate->bytes, .text = "anchor"};
+    struct sized_arguments sized = s->args->calibrated.sized;
+    struct type_plan plan = {0};
+    struct constraints constraints = {0};
+    struct knapsack knapsack = {0};
+    sized.sizes = "anchor";
+    allot_status status = constraints_parse(&constraints, s->args->calibrated.types, &sized.constraints, err);
+    if (status == ALLOT_OK)
+        status = constraints_bind(&constraints, s->job.model, err);
+    if (status == ALLOT_OK)
+        status = knapsack_init(&knapsack, s->job.model, &s->costs, &constraints, err);
+    if (status == ALLOT_OK)
+        status = type_plan_solve(&plan, &knapsack, &sized, &rung, &s->keys, err);
+    for (int64_t i = 0; status == ALLOT_OK && i < s->job.model->n_tensors; i++)
+        if (!trial_usable(s->trial, i))
+            plan.types[i] = s->job.model->tensors[i].type;
+    if (status == ALLOT_OK)
+        status = build_init(b, s, FAMILY_PLAN, plan.types, err, "allot-%s", anchor->build.name);
+    if (status == ALLOT_OK) {
+        const double own = build_cost(&anchor->build, s);
+        b->predicted = build_cost(b, s);
+        if (own > 0)
+            b->predicted *= build_kl(&anchor->build, s, s->args->evals.n).mean / own;
+    }
+    type_plan_release(&plan);
+    knapsack_release(&knapsack);
+    constraints_release(&constraints);
+    return status;
+}
+
+static allot_status attempt(struct search *s, struct combining *c, const struct candidate *candidate,
+                            const size_t *choices, struct allot_error *err)
+{
+    const size_t i = s->n_attempts;
+    struct build *builds = realloc(s->attempts, (i + 1) * sizeof *builds);
+    if (builds != NULL)
+        s->attempts = builds;
+    struct candidate_attempt *records = realloc(s->records, (i + 1) * sizeof *records);
+    if (records != NULL)
+        s->records = records;
+    if (!builds || !records)
+        return allot_fail_memory(err, (i + 1) * sizeof *builds, "candidates");
+    struct build *b = &s->attempts[i];
+    allot_status status = candidate->phase == CANDIDATE_PLAN ? plan(b, s, c, candidate, err)
+                                                             : combine(b, s, c, candidate, choices, err);
+    if (status == ALLOT_ERR_INFEASIBLE) { /* an attempt that could not be built */
+        const struct allot_error why = *err;
+        const struct build *anchor = &s->sources[c->of[candidate->anchor]].build;
+        status = build_init(b, s, FAMILY_PLAN, anchor->types, err, "allot-%s", anchor->name);
+        snprintf(b->failure, sizeof b->failure, "%.255s", why.message);
+    }
+    if (status != ALLOT_OK)
+        return status;
+    snprintf(b->reason, sizeof b->reason, "%s: %.300s", candidate_phase_name(candidate->phase),
+             candidate->reason);
+    allot_note(s->progress, "search: %s, %s", b->name, b->reason);
+    s->n_attempts++;
+    const struct trial_step step = {"candidates", (int64_t)i, (int64_t)i + 1};
+    if (b->failure[0] == '\0')
+        status = build_measure(b, s, &step, err);
+    if (s->over_budget) { /* it is the first of the next run */
+        build_release(b);
+        s->n_attempts--;
+    }
+    return status;
+}
+
+/* Pointers into builds move when there are more of them. */
+static void refresh_records(struct search *s, const struct candidate *newest)
+{
+    for (size_t i = 0; i < s->n_attempts; i++)
+        s->records[i].file = build_measured(&s->attempts[i], s);
+    if (newest != NULL) {
+        s->records[s->n_attempts - 1].phase = newest->phase;
+        s->records[s->n_attempts - 1].anchor = newest->anchor;
+    }
+}
+
+static allot_status go_on(struct search *s, struct combining *c, size_t *choices, bool *found,
+                          struct allot_error *err)
+{
+    struct candidate candidate;
+    allot_status status = list_rows(c, s, err);
+    if (status == ALLOT_OK)
+        status = list_rules(c, s, err);
+    const struct predictor predictor = predict_fit(c->rows, status == ALLOT_OK ? c->n_rows : 0);
+    const struct candidate_search search = {
+        .space = &c->space,
+        .predictor = &predictor,
+        .anchors = c->anchors,
+        .n_anchors = c->n_anchors,
+        .attempts = s->records,
+        .n_attempts = s->n_attempts,
+        .anomalies = c->rules,
+        .n_anomalies = c->n_rules,
+        .rules = &candidate_defaults,
+    };
+    *found = false;
+    if (status == ALLOT_OK)
+        status = candidate_next(&candidate, choices, &search, found, err);
+    if (status != ALLOT_OK || !*found)
+        return status;
+    status = attempt(s, c, &candidate, choices, err);
+    if (status == ALLOT_OK && !s->over_budget)
+        refresh_records(s, &candidate);
+    return status;
+}
+
+allot_status search_candidates(struct search *s, struct allot_error *err)
+{
+    struct combining c = {0};
+    bool found = true;
+    size_t *choices = calloc(s->n_groups + 1, sizeof *choices);
+    allot_status status =
+        choices ? ALLOT_OK : allot_fail_memory(err, s->n_groups * sizeof *choices, "choices");
+    if (status == ALLOT_OK)
+        status = list_choices(&c, s, err);
+    if (status == ALLOT_OK) {
+        count_from_zero(&c, s);
+        status = list_anchors(&c, s, err);
+    }
+    while (status == ALLOT_OK && found && !s->over_budget)
+        status = go_on(s, &c, choices, &found, err);
+    /* Results name options, not choices. */
+    for (size_t i = 0; i < s->n_attempts; i++)
+        for (size_t g = 0; g < s->n_groups && s->attempts[i].options != NULL; g++)
+            s->attempts[i].options[g] = c.kept[g][s->attempts[i].options[g]];
+    combining_release(&c, s);
+    free(choices);
+    return status;
+}

@@ -1,0 +1,16 @@
+/* search_files.h - what a search leaves in its folder.  SPDX-License-Identifier: MIT */
+#ifndef ALLOT_CLI_SEARCH_FILES_H
+#define ALLOT_CLI_SEARCH_FILES_H
+
+#include "search.h"
+
+/* Makes the folder if there is none; refuses one that cannot be written to. */
+allot_status search_files_check(const char *folder, struct allot_error *err);
+/* FOLDER/result.json; the document stays the caller's. */
+allot_status search_files_document(const char *folder, const json_t *document, struct allot_error *err);
+/* FOLDER/NAME.recipe, for llama-quantize and `allot quantize --recipe`; what a name of a file had better not
+ * hold becomes '_'. */
+allot_status search_files_recipe(const char *folder, const struct build *b, const struct search *s,
+                                 struct allot_error *err);
+
+#endif
