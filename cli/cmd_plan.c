@@ -10,6 +10,7 @@
 #include "explain.h"
 #include "interactions.h"
 #include "layouts.h"
+#include "quant/quant.h"
 #include "seen_text.h"
 #include "speed_price.h"
 #include "type_plan.h"
@@ -159,6 +160,21 @@ static allot_status load_costs(struct plan_run *run, const struct allot_progress
     return run->imatrix.present ? check_outputs(run, run->imatrix.path, err) : ALLOT_OK;
 }
 
+/* The printed command is without an importance matrix where none is on record. */
+static void note_importances(const struct type_plan *plan, const struct gguf_model *model,
+                             const struct allot_progress *progress)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < model->n_tensors; i++)
+        n += plan->types[i] != model->tensors[i].type &&
+             quant_type_needs_imatrix(plan->types[i], model->tensors[i].name);
+    if (n)
+        allot_note(progress,
+                   "%" PRId64 " tensors can have their types only with an importance matrix, and none is on "
+                   "record: give yours with --imatrix",
+                   n);
+}
+
 /* The types of a layout, and what their costs on record add up to. */
 static allot_status take_layout(struct plan_run *run, const struct allot_progress *progress,
                                 struct allot_error *err)
@@ -169,6 +185,8 @@ static allot_status take_layout(struct plan_run *run, const struct allot_progres
                                       run->imatrix.present, progress, err);
     if (status == ALLOT_OK)
         status = type_plan_measure(&out->plan, run->job.model, &out->keys, err);
+    if (status == ALLOT_OK && !run->imatrix.present)
+        note_importances(&out->plan, run->job.model, progress);
     if (status == ALLOT_OK && run->costs.tensors)
         type_plan_predict(&out->plan, run->job.model, &run->costs);
     return status;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "search/mix.h"
 #include "speed_price.h"
 
 static const struct option_row rows[] = {
@@ -140,6 +141,12 @@ static const struct layout *layout_of(const struct layout_use *use, const char *
     return layout;
 }
 
+/* As it is spelled where it comes from. */
+static const char *own_name(const struct layout *layout, const char *name)
+{
+    return layout ? layout->name : mix_find(name) ? mix_find(name) : name;
+}
+
 static void print_part(const struct layout_use *use, const char *group, const char *name,
                        const struct layout_fit *fit)
 {
@@ -147,7 +154,7 @@ static void print_part(const struct layout_use *use, const char *group, const ch
     struct strbuf origin = {0};
     if (layout)
         layout_origin_text(&origin, layout);
-    printf("%-14s %s, %s%s%s\n", group, layout ? layout->name : name,
+    printf("%-14s %s, %s%s%s\n", group, own_name(layout, name),
            layout ? "learned from " : "a mix of llama-quantize", origin.data ? origin.data : "",
            fit->scaled ? ", by relative depth" : "");
     strbuf_release(&origin);
@@ -170,7 +177,7 @@ static json_t *part_json(const struct layout_use *use, const char *group, const 
     const struct layout *layout = layout_of(use, name);
     json_t *entry = json_object();
     json_put(entry, "group", json_text(group));
-    json_put(entry, "name", json_text(layout ? layout->name : name));
+    json_put(entry, "name", json_text(own_name(layout, name)));
     json_put(entry, "learned", json_boolean(layout != NULL));
     json_put(entry, "sha256", layout ? json_text(layout->sha256) : json_null());
     json_put(entry, "layout_sha256", layout ? json_text(layout->hash) : json_null());

@@ -298,6 +298,11 @@ bool archive_is_read_only(const struct archive *a)
     return a->read_only;
 }
 
+const char *archive_path(const struct archive *a)
+{
+    return a->path;
+}
+
 void archive_close(struct archive *a)
 {
     if (!a)

@@ -17,6 +17,7 @@ allot_status archive_open(struct archive **out, const char *path, struct allot_e
  * into it. */
 allot_status archive_open_to_read(struct archive **out, const char *path, struct allot_error *err);
 bool archive_is_read_only(const struct archive *a);
+const char *archive_path(const struct archive *a); /* as it was opened */
 void archive_close(struct archive *a);
 
 /* ---- Hashes of files, cached by identity -------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/strbuf.h"
 #include "search/layout_parts.h"
+#include "search/mix.h"
 
 enum { MAX_TEXT = 1024 };
 
@@ -97,6 +98,10 @@ static allot_status choose_name(struct layout *out, const struct layout_origin *
     if (!name[0] || strpbrk(name, ",="))
         status = allot_fail(err, ALLOT_ERR_ARGUMENT,
                             "'%s' cannot name a layout: it must not be empty, nor hold ',' or '='", name);
+    else if (mix_find(name))
+        status = allot_fail(err, ALLOT_ERR_ARGUMENT,
+                            "'%s' cannot name a layout: it is a mix of llama-quantize; --name gives another",
+                            name);
     if (status == ALLOT_OK)
         status = copy_text(&out->name, name, "the name", err);
     free(name);

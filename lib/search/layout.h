@@ -50,7 +50,8 @@ allot_status layout_origin_parse(struct layout_origin *origin, char **copy, cons
 
 /* From an open model and its gguf_model_sha256. ALLOT_ERR_FORMAT: the file has no architecture, or no
  * tensors, so it is no model; ALLOT_ERR_ARGUMENT: no name can be made of the file's, or a text of the origin
- * cannot be kept (control characters; a name with ',' or '=', which are --hybrid's). */
+ * cannot be kept (control characters; a name with ',' or '=', which are --hybrid's; that of a mix of
+ * llama-quantize). */
 allot_status layout_learn(struct layout *out, const struct gguf_model *model, const char *sha256,
                           const struct layout_origin *origin, struct allot_error *err);
 void layout_release(struct layout *layout);

@@ -152,8 +152,8 @@ static bool decode_texts(struct layout *out, struct reader *r, char hash[static 
     return true;
 }
 
-static allot_status decode(struct layout *out, const char *key, const void *data, size_t size,
-                           struct allot_error *err)
+static allot_status decode(struct layout *out, const char *path, const char *key, const void *data,
+                           size_t size, struct allot_error *err)
 {
     struct reader r = {data, size, true};
     char hash[HASH_HEX] = "";
@@ -167,9 +167,10 @@ static allot_status decode(struct layout *out, const char *key, const void *data
         status = layout_hash(out->hash, out, err);
     if (status == ALLOT_OK &&
         (!r.good || r.left > 0 || strcmp(hash, out->hash) != 0 || strcmp(key, out->sha256) != 0))
-        status =
-            allot_fail(err, ALLOT_ERR_FORMAT,
-                       "the layout of the file with SHA-256 %.16s... is damaged or of a newer allot", key);
+        status = allot_fail(
+            err, ALLOT_ERR_FORMAT,
+            "archive %s: the layout of the file with SHA-256 %.16s... is damaged, or of a newer allot", path,
+            key);
     if (status != ALLOT_OK)
         layout_release(out);
     return status;
@@ -177,6 +178,7 @@ static allot_status decode(struct layout *out, const char *key, const void *data
 
 struct loading {
     struct layout_list *list;
+    const char *path;
     size_t cap;
     allot_status status;
     struct allot_error *err;
@@ -195,7 +197,7 @@ static bool load_one(void *user, const char *key, const void *data, size_t size)
         l->list->items = grown;
         l->cap = cap;
     }
-    l->status = decode(&l->list->items[l->list->n], key, data, size, l->err);
+    l->status = decode(&l->list->items[l->list->n], l->path, key, data, size, l->err);
     l->list->n += l->status == ALLOT_OK;
     return l->status != ALLOT_OK;
 }
@@ -213,6 +215,7 @@ allot_status layout_list_load(struct layout_list *list, struct archive *archive,
     memset(list, 0, sizeof *list);
     if (!archive)
         return ALLOT_OK;
+    l.path = archive_path(archive);
     allot_status status = archive_blob_each(archive, kind, load_one, &l, err);
     if (status == ALLOT_OK)
         status = l.status;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "search/mix.h"
 
 allot_status model_roles(enum role *roles, int *n_layers, const struct gguf_model *model,
                          struct allot_error *err)
@@ -59,6 +60,25 @@ static allot_status unknown_name(const struct rebuild_source *source, const char
     return err->status;
 }
 
+static allot_status apply_mix(enum ggml_type *types, const struct rebuild_source *source, const char *mix,
+                              const struct gguf_model *model, const bool *groups, struct allot_error *err)
+{
+    const size_t n = (size_t)model->n_tensors;
+    enum ggml_type *all = calloc(n + 1, sizeof *all);
+    enum role *roles = calloc(n + 1, sizeof *roles);
+    int n_layers;
+    allot_status status = all && roles ? model_roles(roles, &n_layers, model, err)
+                                       : allot_fail_memory(err, n * sizeof *all, "types");
+    if (status == ALLOT_OK)
+        status = mix_types(all, model, mix, source->has_imatrix, err);
+    for (size_t i = 0; status == ALLOT_OK && i < n; i++)
+        if (!groups || groups[roles[i]])
+            types[i] = all[i];
+    free(all);
+    free(roles);
+    return status;
+}
+
 allot_status rebuild_types(enum ggml_type *types, struct layout_fit *fit, const struct rebuild_source *source,
                            const char *name, const struct gguf_model *model, const bool *groups,
                            const struct allot_progress *progress, struct allot_error *err)
@@ -69,7 +89,8 @@ allot_status rebuild_types(enum ggml_type *types, struct layout_fit *fit, const 
         return err->status;
     if (layout)
         return layout_apply(types, fit, layout, model, groups, source->scale_depth, progress, err);
-    return unknown_name(source, name, err);
+    return mix_find(name) ? apply_mix(types, source, name, model, groups, err)
+                          : unknown_name(source, name, err);
 }
 
 /* ---- Hybrids ---------------------------------------------------------------------------------------- */

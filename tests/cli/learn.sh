@@ -18,9 +18,9 @@ run learn --diff M-b M-UD-Q4 --json | sed -n '/"differences"/,$p' | head -n 14
 run learn a.gguf --learning-only
 run learn a.gguf --name good
 run learn b.gguf --name good
-cp a.gguf copy.gguf
-printf x | dd of=copy.gguf bs=1 seek=$(($(stat -c %s copy.gguf) - 1)) conv=notrunc status=none
-run learn copy.gguf
+cp a.gguf twin.gguf
+printf x | dd of=twin.gguf bs=1 seek=$(($(stat -c %s twin.gguf) - 1)) conv=notrunc status=none
+run learn twin.gguf
 run learn --list | awk '{ print $1, $NF }'
 # Rebuilt: the types of the file it was learned from, what was kept exact as it is in the model.
 quick plan m.gguf --layout good -o r | head -n 6
@@ -32,6 +32,11 @@ cmp again.gguf a.gguf && echo same
 # A hybrid: the base's types but for a group.
 quick plan m.gguf --hybrid base=good,attn_kv=M-b,lm_head=M-b -o r | sed -n '/^layers/,/^others/p; /^[a-z_]*:.*from/p'
 quick plan m.gguf --hybrid base=M-b,attn_kv=good --json | sed -n '/"layouts"/,/]/p'
+# The mixes of llama-quantize are layouts too, and no other is called like one.
+quick plan m.gguf --layout q4_k_m -o r | sed -n '1p; /^layers/,/^others/p'
+quick plan m.gguf --hybrid base=good,ffn_up_gate=Q2_K -o r | sed -n '/^[a-z_]*:  /p; /^layers/,/^others/p'
+run plan m.gguf --layout IQ2_XS -t 2 2>&1 >/dev/null | grep note
+run learn b.gguf --name q4_k_m
 # With costs on record their sum is printed, and the importance matrix goes with the recipe.
 text 60 >t.txt
 quick cost m.gguf -f t.txt "${CHEAP[@]}" >/dev/null

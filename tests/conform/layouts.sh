@@ -40,7 +40,14 @@ data() { # FILE: its data section
     tail -c "+$(("$("$TOOLS/gguf-facts" "$1" | sed -n 's/^data \([0-9]*\) .*/\1/p')" + 1))" "$1"
 }
 
-for mix in Q2_K Q3_K_M Q4_K_M Q4_0 Q5_K_S Q6_K IQ4_XS IQ3_M Q8_0; do rebuild "plain-$mix" $mix; done
+# A mix by its name alone, without a file to learn from.
+for mix in Q2_K Q3_K_L Q4_K_M; do
+    run stock.log "$STOCK_TOOLS/llama-quantize" --imatrix i.gguf model.gguf stock.gguf $mix
+    run report.txt "$ALLOT" quantize model.gguf ours.gguf --layout $mix --imatrix i.gguf
+    cmp <(data ours.gguf) <(data stock.gguf) || fail "$mix is not the stock mix"
+done
+same_file ours.gguf stock.gguf
+for mix in Q2_K Q4_K_M Q4_0 Q5_K_S IQ4_XS IQ3_M Q8_0; do rebuild "plain-$mix" $mix; done
 same_file ours.gguf plain-Q8_0.gguf
 
 # Nothing quantized at all, in F16: what is kept exact is rebuilt as the model's own type.
@@ -52,7 +59,8 @@ cmp <(tensors ours.gguf) <(tensors model.gguf) || fail 'F16 was not taken as exa
 
 # A file whose general.file_type says Q4_K_M while most of its bytes are of 2 bits.
 rebuild lies Q4_K_M --tensor-type ffn=q2_k --tensor-type attn_v=q2_k --token-embedding-type q2_k --output-tensor-type q2_k
-"$TOOLS/gguf-facts" lies.gguf | grep -q '^kv general.file_type [^ ]* 15' || fail 'the file does not say Q4_K_M'
+"$TOOLS/gguf-facts" lies.gguf >facts.txt
+grep -q '^kv general.file_type [^ ]* 15' facts.txt || fail 'the file does not say Q4_K_M'
 "$ALLOT" learn --show lies --json >lies.json
 python3 - <<'PYTHON'
 import json
