@@ -29,7 +29,7 @@ pcre2\.h:              plan
 openssl/.*:            base
 jansson\.h:            cli
 llama\.h:              text measure quant cost cli
-(ggml|gguf)(-.*)?\.h:  gguf text quant net cost measure cli
+(ggml|gguf)(-.*)?\.h:  gguf text quant net cost measure search cli
 '
 # What library code must not call or name: it returns a status and reports through callbacks.
 forbidden='\b(printf|vprintf|puts|putchar|perror|stderr|stdout|exit|_exit|_Exit|quick_exit|abort|assert)\b'
@@ -113,8 +113,8 @@ caught|plan|#include "gguf/model.h"
 caught|archive|#include "../gguf/model.h"
 clean|cost|#include "net/net.h"\n#include "quant/quant.h"
 caught|cost|#include "plan/plan.h"
-clean|search|#include "cost/candidates.h"\n#include "plan/plan.h"
-caught|plan|#include "search/dominance.h"
+clean|search|#include "plan/plan.h"\n#include "cost/fisher.h"
+caught|cost|#include "search/mix.h"
 caught|measure|#include <jansson.h>
 caught|net|#include <llama.h>
 caught|cost|#include <cblas.h>
