@@ -86,11 +86,11 @@ static struct trade judge_trade(const struct prune_row *row, const struct prune_
     const bool over_kl = row->file.kl > rules->kl_ratio * anchor->file.kl;
     const bool over_ppl = ppl > rules->ppl_ratio * anchor_ppl + 2 * row->ppl_std_err;
     const bool better_ppl = anchor_ppl - ppl > 2 * hypot(row->ppl_std_err, anchor->ppl_std_err);
-    const bool better_kl = measured_better(&row->file, &anchor->file);
 
     if (!(saved < rules->small_saving * (double)anchor->file.bytes))
         return (struct trade){0};
-    return (struct trade){.bad = (over_kl && !better_ppl) || (over_ppl && !better_kl), .over_kl = over_kl};
+    /* What is over in PPL is not clearly better in KL: being smaller, it would have removed the anchor. */
+    return (struct trade){.bad = over_ppl || (over_kl && !better_ppl), .over_kl = over_kl};
 }
 
 /* From the largest down, so that anchors stay. */

@@ -238,6 +238,7 @@ static void check_candidate(const struct world *w, const struct candidate_rules 
     const struct measured *best = best_of(w, anchor->bytes, w->n_attempts);
     const struct measured *next = best_of(w, next_size(w, c->anchor), w->n_attempts);
     const double premium = 1.01 * (double)anchor->bytes;
+    const struct predictor p = fit(w);
     struct predict_term terms[N_GROUPS];
     bool success, other;
 
@@ -252,6 +253,10 @@ static void check_candidate(const struct world *w, const struct candidate_rules 
     }
     assert_true(is_new(w, options));
     assert_int_equal(c->bytes, candidate_terms(terms, &w->space, options));
+    if (p.b == 0) { /* additive: as far off as the anchor's own prediction is, if it has one */
+        double off = anchor->options ? anchor->kl / (p.a * add_costs(w, anchor->options)) : 1;
+        assert_true(fabs(c->kl / (p.a * add_costs(w, options) * off) - 1) < 1e-9);
+    }
     if (c->phase != CANDIDATE_FALLBACK) {
         assert_true(c->confidence >= rules->least_confidence);
         assert_true(c->bytes <= anchor->bytes ? c->kl < best->kl
@@ -272,8 +277,8 @@ static void check_candidate(const struct world *w, const struct candidate_rules 
             differences += options[g] != anchor->options[g];
         assert_true(differences == 1 && add_costs(w, options) < add_costs(w, anchor->options));
         assert_true((double)c->bytes <= premium);
-        for (enum candidate_phase p = CANDIDATE_PLAN; p <= CANDIDATE_PREMIUM; p++) {
-            count(w, c->anchor, p, &other);
+        for (enum candidate_phase k = CANDIDATE_PLAN; k <= CANDIDATE_PREMIUM; k++) {
+            count(w, c->anchor, k, &other);
             assert_false(other);
         }
     }
@@ -350,7 +355,7 @@ static void run(struct world *w, const struct candidate_rules *rules, size_t *se
 static void check_resumed(const struct world *w, const struct candidate_rules *rules)
 {
     static struct world again;
-    size_t seen[CANDIDATE_PHASES];
+    size_t seen[CANDIDATE_PHASES] = {0};
     for (size_t n = 0; n <= w->n_attempts; n += 4) {
         make(&again, w->key, w->good_plans, w->good_evidence);
         for (size_t i = 0; i < n; i++) { /* as if read from the archive */
@@ -463,7 +468,7 @@ static void test_twins_by_rule(void **state)
     const struct measured anchor = {.name = "plain", .bytes = 120, .kl = 0.5, .std_err = 0.01};
     const struct predictor p = predict_fit(NULL, 0);
     struct anomaly_rule rule = {.swap = {1, 1, 2}, .verdict = ANOMALY_BENEFICIAL};
-    const struct candidate_rules rules = {.attempts = {0, 1, 0, 0, 0}};
+    struct candidate_rules rules = {.attempts = {0, 1, 0, 0, 0}};
     struct candidate_search search = {
         .space = &space, .predictor = &p, .anchors = &anchor, .n_anchors = 1, .rules = &rules};
     struct candidate c;
@@ -483,6 +488,35 @@ static void test_twins_by_rule(void **state)
     rule.verdict = ANOMALY_NOTHING;
     assert_int_equal(candidate_next(&c, options, &search, &found, &err), ALLOT_OK);
     assert_true(found && options[1] == 2);
+    rules.least_confidence = 0.15; /* is above 1 / 7 */
+    assert_int_equal(candidate_next(&c, options, &search, &found, &err), ALLOT_OK);
+    assert_false(found);
+}
+
+/* One attempt at the smaller of two anchors, of KL 0.4 and 0.2, sizes 1000 and 2000. */
+static void test_success(void **state)
+{
+    static const struct {
+        int64_t bytes;
+        double kl;
+        bool success;
+    } cases[] = {
+        {1000, 0.30, true}, {900, 0.39, true},    {900, 0.399, false}, /* 2 standard errors: 0.0028 */
+        {1500, 0.29, true}, {1500, 0.299, false}, {1500, 0.31, false},
+        {1999, 0.19, true}, {2000, 0.10, false},  {2100, 0.10, false}, /* this is another anchor's */
+        {1000, NAN, false},
+    };
+    const struct measured anchors[] = {{.name = "a", .bytes = 1000, .kl = 0.4, .std_err = 0.001},
+                                       {.name = "b", .bytes = 2000, .kl = 0.2, .std_err = 0.001}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct candidate_attempt attempt = {
+            .file = {.name = "c", .bytes = cases[i].bytes, .kl = cases[i].kl, .std_err = 0.001}};
+        const struct candidate_search search = {
+            .anchors = anchors, .n_anchors = 2, .attempts = &attempt, .n_attempts = 1};
+        if (candidate_succeeded(&search, 0) != cases[i].success)
+            fail_msg("%lld bytes, KL %g", (long long)cases[i].bytes, cases[i].kl);
+    }
 }
 
 static void test_refusals(void **state)
@@ -522,10 +556,10 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_searches),
-                                       cmocka_unit_test(test_first_is_optimal),
-                                       cmocka_unit_test(test_fallback), cmocka_unit_test(test_twins_by_rule),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_searches), cmocka_unit_test(test_first_is_optimal),
+        cmocka_unit_test(test_fallback), cmocka_unit_test(test_twins_by_rule),
+        cmocka_unit_test(test_success),  cmocka_unit_test(test_refusals)};
     const char *given = getenv("ALLOT_TEST_SEED");
 
     seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "measure/rank.h"
 #include "search/predict.h"
 
 enum { N_GROUPS = 5, MAX_ROWS = 40 };
@@ -316,13 +317,52 @@ static void test_left_out_is_unseen(void **state)
     assert_true(fabs(after.left_out - (1 - 6 * (d * d + d) / (n * (n * n - 1)))) < 1e-9);
 }
 
+/* Row by row, with nothing of predict_ranks; and it is another number than that of a fit on all rows. */
+static void test_left_out_by_hand(void **state)
+{
+    size_t differ = 0;
+    (void)state;
+    for (uint64_t t = 0; t < 20; t++) {
+        struct instance in;
+        struct predict_row others[MAX_ROWS];
+        struct prediction out[MAX_ROWS];
+        struct predict_ranks ranks;
+        double left_out[MAX_ROWS], seen[MAX_ROWS], kl[MAX_ROWS], rho, rho_seen;
+        const size_t n = 12;
+
+        draw(&in, seed + t, 1, 2, 6, 0.5);
+        const struct predictor all = predict_fit(in.rows, n);
+        for (size_t i = 0; i < n; i++) {
+            memcpy(others, in.rows, i * sizeof *others);
+            memcpy(others + i, in.rows + i + 1, (n - 1 - i) * sizeof *others);
+            const struct predictor p = predict_fit(others, n - 1);
+            assert_int_equal(predict_all(out, &p, in.of, n, &err), ALLOT_OK);
+            left_out[i] = out[i].kl;
+            assert_int_equal(predict_all(out, &all, in.of, n, &err), ALLOT_OK);
+            seen[i] = out[i].kl;
+            kl[i] = in.rows[i].kl;
+        }
+        assert_int_equal(rank_correlation(&rho, left_out, kl, n, &err), ALLOT_OK);
+        assert_int_equal(rank_correlation(&rho_seen, seen, kl, n, &err), ALLOT_OK);
+        assert_int_equal(predict_ranks(&ranks, in.rows, n, &err), ALLOT_OK);
+        assert_true(ranks.left_out == rho);
+        differ += rho != rho_seen;
+    }
+    assert_true(differ > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_isotonic), cmocka_unit_test(test_recovery),
-        cmocka_unit_test(test_bounds),   cmocka_unit_test(test_few_rows),
-        cmocka_unit_test(test_order),    cmocka_unit_test(test_confidence),
-        cmocka_unit_test(test_ranks),    cmocka_unit_test(test_left_out_is_unseen),
+        cmocka_unit_test(test_isotonic),
+        cmocka_unit_test(test_recovery),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_few_rows),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_confidence),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_left_out_is_unseen),
+        cmocka_unit_test(test_left_out_by_hand),
     };
     const char *given = getenv("ALLOT_TEST_SEED");
 
