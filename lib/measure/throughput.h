@@ -1,5 +1,4 @@
-/* throughput.h - tokens per second of whole models with libllama on this machine.  SPDX-License-Identifier:
- * MIT
+/* throughput.h - tokens per second of whole models with libllama.  SPDX-License-Identifier: MIT
  *
  * As llama-bench counts: a prompt is decoded in one batch, and tokens are decoded one by one from an empty
  * context. Models take turns, so that what else the machine does meets all of them, and of several
