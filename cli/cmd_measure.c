@@ -13,13 +13,17 @@
 #include "describe.h"
 #include "job.h"
 #include "measure/measure.h"
+#include "measure/throughput.h"
 #include "seen_text.h"
 
 struct measure_arguments {
     struct common_arguments common;
     struct string_list texts;
     int64_t ctx, windows;
+    bool speed;
 };
+
+enum { TOKENS_ONE_BY_ONE = 32, REPETITIONS = 5 };
 
 static const struct option_row rows[] = {
     {"file", 'f', "TEXT", OPTION_STRINGS, offsetof(struct measure_arguments, texts), NULL, 0,
@@ -28,6 +32,10 @@ static const struct option_row rows[] = {
      "tokens per window; the second half of each is scored"},
     {"windows", 0, "N", OPTION_INT, offsetof(struct measure_arguments, windows), "0", 0,
      "windows per text at most; 0: all"},
+    {"speed", 0, NULL, OPTION_FLAG, offsetof(struct measure_arguments, speed), NULL, 0,
+     "also time BASE and the candidates: tokens per second of a prompt of --ctx tokens and of 32 tokens one "
+     "by "
+     "one"},
 };
 static const struct option_set options = OPTION_SET(rows);
 
@@ -49,6 +57,8 @@ struct comparison {
     int64_t *sizes; /* bytes of each candidate */
     struct measure_result result;
     struct seen_overlap *overlaps; /* of each text with what calibration saw */
+    struct throughput *speeds;     /* [1 + n_candidates], the base first; NULL: not asked for */
+    struct throughput_options timing;
 };
 
 static const struct measure_stats *stats_of(const struct comparison *c, size_t candidate, size_t text)
@@ -56,16 +66,28 @@ static const struct measure_stats *stats_of(const struct comparison *c, size_t c
     return &c->result.stats[candidate * (c->result.n_texts + 1) + text];
 }
 
-static bool is_tie(struct measure_mean difference)
+static struct measure_place place_of(const struct comparison *c, size_t candidate)
 {
-    return fabs(difference.mean) <= 2 * difference.se;
+    return measure_place_of(&c->result, c->sizes, candidate);
 }
 
 /* ---- Text ------------------------------------------------------------------------------------ */
 
-static void add_row(struct table *t, const struct comparison *c, size_t candidate,
-                    const struct measure_stats *s)
+/* Places are of all texts together. */
+static void add_place(struct table *t, const struct comparison *c, size_t candidate)
 {
+    const struct measure_place place = place_of(c, candidate);
+    if (place.beaten_by != SIZE_MAX)
+        table_cell(t, "beaten by %s", c->candidates[place.beaten_by]);
+    else if (place.ties_with != SIZE_MAX)
+        table_cell(t, "* tie with %s", c->candidates[place.ties_with]);
+    else
+        table_cell(t, "*");
+}
+
+static void add_row(struct table *t, const struct comparison *c, size_t candidate, size_t text)
+{
+    const struct measure_stats *s = stats_of(c, candidate, text);
     char size[32];
     table_cell(t, "%s", c->candidates[candidate]);
     table_cell(t, "%s", str_size(size, c->sizes[candidate]));
@@ -81,7 +103,9 @@ static void add_row(struct table *t, const struct comparison *c, size_t candidat
         table_cell(t, "-");
     else
         table_cell(t, "%+.6f ± %.6f%s", s->kl_minus_first.mean, s->kl_minus_first.se,
-                   is_tie(s->kl_minus_first) ? " tie" : "");
+                   measure_is_tie(s->kl_minus_first) ? " tie" : "");
+    if (text == c->result.n_texts)
+        add_place(t, c, candidate);
 }
 
 static void remark_overlap(const struct comparison *c, size_t text)
@@ -92,11 +116,31 @@ static void remark_overlap(const struct comparison *c, size_t text)
                100 * o->share, c->args->texts.items[text], o->what);
 }
 
+static const char *timed_model(const struct comparison *c, size_t i)
+{
+    return i ? c->candidates[i - 1] : c->base;
+}
+
+static allot_status print_speeds(const struct comparison *c, struct allot_error *err)
+{
+    static const char *const headings[] = {"<model", ">prompt", ">generation"};
+    struct table t;
+    printf("\ntokens per second, %d threads: a prompt of %d tokens, %d tokens one by one; medians of %d\n",
+           c->timing.n_threads, c->timing.n_prompt, c->timing.n_generate, c->timing.n_repetitions);
+    table_init(&t, headings, sizeof headings / sizeof *headings);
+    for (size_t i = 0; i <= c->result.n_candidates; i++) {
+        table_cell(&t, "%s", timed_model(c, i));
+        table_cell(&t, "%.2f", c->speeds[i].prompt);
+        table_cell(&t, "%.2f", c->speeds[i].generation);
+    }
+    return table_print(&t, err);
+}
+
 static allot_status print_text(const struct comparison *c, struct allot_error *err)
 {
     static const char *const headings[] = {
-        "<candidate", ">size", ">KL (nats/token)", ">median",     ">99%",       ">99.9%",
-        ">max",       ">PPL",  ">ln PPL ratio",    ">same top %", ">KL - first"};
+        "<candidate", ">size", ">KL (nats/token)", ">median",     ">99%",        ">99.9%",
+        ">max",       ">PPL",  ">ln PPL ratio",    ">same top %", ">KL - first", "<front"};
     const size_t n_texts = c->result.n_texts;
     allot_status status = ALLOT_OK;
     for (size_t text = n_texts == 1 ? 1 : 0; status == ALLOT_OK && text <= n_texts; text++) {
@@ -108,14 +152,14 @@ static allot_status print_text(const struct comparison *c, struct allot_error *e
             printf("%s%s", text ? "\n" : "", text < n_texts ? c->args->texts.items[text] : "all texts");
         printf(": %" PRId64 " windows, %" PRId64 " tokens scored; base %s: PPL %.4f\n", first->n_windows,
                first->n_tokens, c->base, exp(first->nll_base.mean));
-        table_init(&t, headings, sizeof headings / sizeof *headings);
+        table_init(&t, headings, sizeof headings / sizeof *headings - (text < n_texts));
         for (size_t candidate = 0; candidate < c->result.n_candidates; candidate++)
-            add_row(&t, c, candidate, stats_of(c, candidate, text));
+            add_row(&t, c, candidate, text);
         status = table_print(&t, err);
     }
     for (size_t text = 0; status == ALLOT_OK && text < n_texts; text++)
         remark_overlap(c, text);
-    return status;
+    return status == ALLOT_OK && c->speeds ? print_speeds(c, err) : status;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -146,7 +190,43 @@ static json_t *stats_json(const struct measure_stats *s)
     put_mean(object, "same_top", s->same_top);
     json_put(object, "delta_p_rms", json_number(s->dp_rms));
     put_mean(object, "kl_minus_first", s->kl_minus_first);
-    json_put(object, "tie_with_first", json_boolean(is_tie(s->kl_minus_first)));
+    json_put(object, "tie_with_first", json_boolean(measure_is_tie(s->kl_minus_first)));
+    return object;
+}
+
+/* Where the candidate stands beside every other, all texts pooled. */
+static void put_place(json_t *pooled, const struct comparison *c, size_t candidate)
+{
+    const struct measure_place place = place_of(c, candidate);
+    json_t *differences = json_array();
+    for (size_t other = 0; other < c->result.n_candidates; other++) {
+        const struct measure_mean d = c->result.differences[candidate * c->result.n_candidates + other];
+        json_array_append_new(differences, json_pack("{s:o,s:o,s:b}", "mean", json_number(d.mean), "se",
+                                                     json_number(d.se), "tie", (int)measure_is_tie(d)));
+    }
+    json_put(pooled, "kl_minus", differences); /* in the order of "candidates" */
+    json_put(pooled, "front", json_boolean(place.beaten_by == SIZE_MAX));
+    json_put(pooled, "beaten_by",
+             place.beaten_by == SIZE_MAX ? json_null() : json_text(c->candidates[place.beaten_by]));
+    json_put(pooled, "ties_with",
+             place.ties_with == SIZE_MAX ? json_null() : json_text(c->candidates[place.ties_with]));
+}
+
+static json_t *speeds_json(const struct comparison *c)
+{
+    json_t *object = json_object(), *models = json_array();
+    for (size_t i = 0; i <= c->result.n_candidates; i++) {
+        json_t *entry = json_object();
+        json_put(entry, "path", json_text(timed_model(c, i)));
+        json_put(entry, "prompt_tokens_per_second", json_number(c->speeds[i].prompt));
+        json_put(entry, "generation_tokens_per_second", json_number(c->speeds[i].generation));
+        json_array_append_new(models, entry);
+    }
+    json_put(object, "threads", json_integer(c->timing.n_threads));
+    json_put(object, "prompt_tokens", json_integer(c->timing.n_prompt));
+    json_put(object, "generated_tokens", json_integer(c->timing.n_generate));
+    json_put(object, "repetitions", json_integer(c->timing.n_repetitions));
+    json_put(object, "models", models);
     return object;
 }
 
@@ -174,7 +254,9 @@ static allot_status print_json(const struct comparison *c, struct allot_error *e
         json_put(entry, "path", json_text(c->candidates[candidate]));
         json_put(entry, "bytes", json_integer(c->sizes[candidate]));
         json_put(entry, "texts", texts);
-        json_put(entry, "pooled", stats_json(stats_of(c, candidate, c->result.n_texts)));
+        json_t *pooled = stats_json(stats_of(c, candidate, c->result.n_texts));
+        put_place(pooled, c, candidate);
+        json_put(entry, "pooled", pooled);
         json_array_append_new(candidates, entry);
     }
     for (size_t text = 0; text < c->result.n_texts; text++)
@@ -183,6 +265,8 @@ static allot_status print_json(const struct comparison *c, struct allot_error *e
     json_put(document, "ctx", json_integer(c->args->ctx));
     json_put(document, "calibration_overlap", overlaps);
     json_put(document, "candidates", candidates);
+    if (c->speeds)
+        json_put(document, "speed", speeds_json(c));
     return json_print(document, err);
 }
 
@@ -290,6 +374,22 @@ static allot_status find_overlaps(struct comparison *c, const struct allot_progr
     return ALLOT_OK;
 }
 
+static allot_status measure_speeds(struct comparison *c, const struct allot_progress *progress,
+                                   struct allot_error *err)
+{
+    const struct string_list *models = &c->args->common.operands;
+    c->timing = (struct throughput_options){.text = c->args->texts.items[0],
+                                            .n_prompt = (int32_t)c->args->ctx,
+                                            .n_generate = TOKENS_ONE_BY_ONE,
+                                            .n_repetitions = REPETITIONS,
+                                            .n_threads = (int)c->args->common.threads};
+    c->speeds = calloc(models->n, sizeof *c->speeds);
+    if (!c->speeds)
+        return allot_fail_memory(err, models->n * sizeof *c->speeds, "speeds");
+    return throughput_measure(c->speeds, &c->timing.n_threads, models->items, models->n, &c->timing, progress,
+                              err);
+}
+
 static allot_status run(const void *arguments, const struct allot_progress *progress, struct allot_error *err)
 {
     const struct measure_arguments *args = arguments;
@@ -306,12 +406,15 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
         status = find_overlaps(&c, progress, err);
     if (status == ALLOT_OK)
         store_results(&c, progress);
+    if (status == ALLOT_OK && args->speed)
+        status = measure_speeds(&c, progress, err);
     command_end_progress(progress);
     if (status == ALLOT_OK)
         status = args->common.json ? print_json(&c, err) : print_text(&c, err);
     measure_result_release(&c.result);
     free(c.sizes);
     free(c.overlaps);
+    free(c.speeds);
     return status;
 }
 
@@ -319,16 +422,18 @@ const struct command command_measure = {
     .name = "measure",
     .synopsis = "BASE CANDIDATE... -f TEXT... [options]",
     .summary = "KL divergence, perplexity and top-token agreement with the original",
-    .description = "Runs BASE and the candidates over the texts with libllama's own kernels, on the windows "
-                   "and positions of "
-                   "llama-perplexity --kl-divergence, and prints mean KL divergence with its standard error "
-                   "over windows, "
-                   "percentiles, perplexity, the paired change of ln PPL, and how often the likeliest token "
-                   "is the same. The last "
-                   "column is the paired difference of KL to the first candidate; within two standard errors "
-                   "it is called a tie. "
-                   "Results are kept in BASE's archive where that can be written; where it holds what "
-                   "calibration saw, texts that share more than 2 % of their tokens with it are named.",
+    .description =
+        "Runs BASE and the candidates over the texts with libllama's own kernels, on the windows "
+        "and positions of "
+        "llama-perplexity --kl-divergence, and prints mean KL divergence with its standard error "
+        "over windows, "
+        "percentiles, perplexity, the paired change of ln PPL, and how often the likeliest token "
+        "is the same. KL - first is the paired difference of KL to the first candidate; within "
+        "two standard errors it is called a tie. The front is marked * where no other candidate that "
+        "is no larger has a lower KL, all texts together and beyond a tie; else the best of those "
+        "that have is named. "
+        "Results are kept in BASE's archive where that can be written; where it holds what "
+        "calibration saw, texts that share more than 2 % of their tokens with it are named.",
     .options = {&options},
     .arguments_size = sizeof(struct measure_arguments),
     .min_operands = 2,

@@ -32,6 +32,7 @@ struct command {
 void command_end_progress(const struct allot_progress *progress);
 
 extern const struct command command_inspect, command_imatrix, command_cost, command_plan, command_quantize,
-    command_measure, command_verify, command_validate, command_speed, command_learn, command_search;
+    command_measure, command_verify, command_validate, command_speed, command_learn, command_search,
+    command_report;
 
 #endif

@@ -134,21 +134,25 @@ struct layer_table {
     int *cells; /* (n_layers, MAX_ROLES): type, or -1 */
 };
 
-/* "blk.3.ffn_down.weight" -> "ffn_down"; only matrices have a role. False: nothing for the table. */
+bool layer_role(char role[static 64], const char *name)
+{
+    const char *dot = strchr(name, '.');
+    dot = dot ? strchr(dot + 1, '.') : NULL;
+    if (!dot || !str_ends_with(dot, ".weight"))
+        return false;
+    size_t n = strlen(dot) - strlen(".weight");
+    if (n < 2 || n > 64)
+        return false;
+    memcpy(role, dot + 1, n - 1);
+    role[n - 1] = '\0';
+    return true;
+}
+
+/* Only matrices have a role. False: nothing for the table. */
 static bool tensor_role(char role[static 64], const struct gguf_tensor *tensor)
 {
-    if (tensor->layer < 0 || tensor->layer >= MAX_LAYERS || tensor->n_rows < 2)
-        return false;
-    const char *dot = strchr(tensor->name, '.');
-    dot = dot ? strchr(dot + 1, '.') : NULL;
-    if (!dot || !str_ends_with(tensor->name, ".weight"))
-        return false;
-    size_t n = strlen(dot + 1) - strlen(".weight");
-    if (n == 0 || n >= 64)
-        return false;
-    memcpy(role, dot + 1, n);
-    role[n] = '\0';
-    return true;
+    return tensor->layer >= 0 && tensor->layer < MAX_LAYERS && tensor->n_rows > 1 &&
+           layer_role(role, tensor->name);
 }
 
 /* The order in which a layer computes; roles not named here follow by name. */
@@ -164,7 +168,7 @@ static int role_rank(const char *role)
     return n;
 }
 
-static int compare_roles(const void *a, const void *b)
+int compare_roles(const void *a, const void *b)
 {
     int difference = role_rank(a) - role_rank(b);
     return difference ? difference : strcmp(a, b);

@@ -32,4 +32,9 @@ allot_status types_print(const struct type_use *uses, size_t n, struct allot_err
 allot_status layers_print(const struct gguf_model *model, const enum ggml_type *types,
                           struct allot_error *err);
 
+/* The role in the name of a layer's tensor: "blk.3.ffn_down.weight" -> "ffn_down". False: it has none. */
+bool layer_role(char role[static 64], const char *name);
+/* Of two roles, as texts, which comes first as a layer computes; for qsort. */
+int compare_roles(const void *a, const void *b);
+
 #endif

@@ -24,11 +24,23 @@ allot_status search_files_check(const char *folder, struct allot_error *err)
 
 allot_status search_files_document(const char *folder, const json_t *document, struct allot_error *err)
 {
-    char *path = text_printf("%s/result.json", folder), *text = json_dumps(document, JSON_INDENT(1));
+    char *path = text_printf("%s/result.json", folder),
+         *text = json_dumps(document, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
     allot_status status = path && text ? file_write_all(path, text, strlen(text), err)
                                        : allot_fail_memory(err, 4096, "the result");
     free(path);
     free(text);
+    return status;
+}
+
+allot_status search_files_imatrix(const char *folder, const struct search *s, struct allot_error *err)
+{
+    if (!s->imatrix.computed)
+        return ALLOT_OK;
+    char *path = text_printf("%s/imatrix.gguf", folder);
+    allot_status status =
+        path ? imatrix_write(&s->imatrix.data, path, err) : allot_fail_memory(err, strlen(folder), "a path");
+    free(path);
     return status;
 }
 

@@ -419,11 +419,11 @@ static allot_status print_text(const struct judged *j, struct allot_error *err)
 static allot_status write_files(const struct judged *j, const json_t *document, struct allot_error *err)
 {
     const struct search *s = j->s;
-    allot_status status = search_files_document(s->args->output, document, err);
+    allot_status status = search_files_imatrix(s->args->output, s, err);
     for (size_t i = 0; i < j->n && status == ALLOT_OK; i++)
         if (j->verdicts[i].removal == REMOVAL_NONE)
             status = search_files_recipe(s->args->output, j->builds[i], s, err);
-    return status;
+    return status == ALLOT_OK ? search_files_document(s->args->output, document, err) : status;
 }
 
 allot_status search_report(struct search *s, struct allot_error *err)

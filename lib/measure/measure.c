@@ -194,6 +194,21 @@ static allot_status measure_windows(struct run *run, struct allot_error *err)
     return allot_report(run->progress, err, "measure", run->n_windows, run->n_windows);
 }
 
+static void fill_differences(struct measure_result *out, const struct run *run)
+{
+    const size_t n = run->n_candidates;
+    for (size_t a = 0; a < n; a++)
+        for (size_t b = 0; b < a; b++) {
+            const struct stats_input in = {.tokens = run->scores.tokens[a],
+                                           .first = run->scores.tokens[b],
+                                           .n_windows = run->n_windows,
+                                           .per_window = run->per_window};
+            const struct measure_mean d = stats_kl_difference(&in);
+            out->differences[a * n + b] = d;
+            out->differences[b * n + a] = (struct measure_mean){0 - d.mean, d.se};
+        }
+}
+
 /* Every candidate's column per text and the pooled one. */
 static allot_status fill_result(struct measure_result *out, const struct run *run, struct allot_error *err)
 {
@@ -201,8 +216,9 @@ static allot_status fill_result(struct measure_result *out, const struct run *ru
     out->n_candidates = run->n_candidates;
     out->n_texts = run->n_texts;
     out->stats = calloc(run->n_candidates * columns, sizeof *out->stats);
+    out->differences = calloc(run->n_candidates * run->n_candidates, sizeof *out->differences);
     out->text_sha256 = calloc(run->n_texts, sizeof *out->text_sha256);
-    if (out->stats == NULL || out->text_sha256 == NULL)
+    if (out->stats == NULL || out->differences == NULL || out->text_sha256 == NULL)
         return allot_fail_memory(err, run->n_candidates * columns * sizeof *out->stats, "the results");
     for (size_t t = 0; t < run->n_texts; t++) {
         out->text_sha256[t] = strdup(run->windows[t].sha256);
@@ -225,6 +241,7 @@ static allot_status fill_result(struct measure_result *out, const struct run *ru
             window += in.n_windows;
         }
     }
+    fill_differences(out, run);
     return ALLOT_OK;
 }
 
@@ -294,6 +311,7 @@ void measure_result_release(struct measure_result *result)
     for (size_t t = 0; result->text_sha256 != NULL && t < result->n_texts; t++)
         free(result->text_sha256[t]);
     free(result->text_sha256);
+    free(result->differences);
     free(result->stats);
     *result = (struct measure_result){0};
 }

@@ -46,6 +46,9 @@ struct measure_result {
     size_t n_candidates, n_texts;
     /* (n_candidates, n_texts + 1); the last column pools all texts (token-weighted mean). */
     struct measure_stats *stats;
+    /* (n_candidates, n_candidates): KL of the first index less that of the second, paired, all texts pooled.
+     */
+    struct measure_mean *differences;
     char **text_sha256; /* [n_texts], of the token windows */
 };
 
@@ -59,5 +62,21 @@ allot_status measure_run(struct measure_result *out, const char *base_path,
                          const char *const *text_paths, size_t n_texts, const struct measure_options *options,
                          const struct allot_progress *progress, struct allot_error *err);
 void measure_result_release(struct measure_result *result);
+
+/* Whether a paired difference is within two standard errors of nothing. */
+bool measure_is_tie(struct measure_mean difference);
+
+/* Where a candidate stands among all of a result, by bytes and pooled KL. */
+struct measure_place {
+    /* The one of least KL among those no larger whose KL is lower beyond a tie; SIZE_MAX: none, the candidate
+     * is on the Pareto front. */
+    size_t beaten_by;
+    /* The smallest of the others no larger (of equal ones the first) that ties with it; SIZE_MAX: none. */
+    size_t ties_with;
+};
+
+/* bytes: [n_candidates]. */
+struct measure_place measure_place_of(const struct measure_result *result, const int64_t *bytes,
+                                      size_t candidate);
 
 #endif

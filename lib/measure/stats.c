@@ -67,6 +67,11 @@ static struct measure_mean mean_of_windows(const struct stats_input *in, token_v
     return mean_of_groups(in, value, in->n_windows > 1 ? in->per_window : 1);
 }
 
+struct measure_mean stats_kl_difference(const struct stats_input *in)
+{
+    return mean_of_windows(in, kl_minus_first_of);
+}
+
 static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -105,7 +110,7 @@ allot_status stats_compute(struct measure_stats *out, const struct stats_input *
         .ln_ratio = mean_of_windows(in, ln_ratio_of),
         .same_top = mean_of_windows(in, same_top_of),
         .dp_rms = sqrt(mean_of_groups(in, square_dp_of, 1).mean),
-        .kl_minus_first = mean_of_windows(in, kl_minus_first_of),
+        .kl_minus_first = stats_kl_difference(in),
     };
     free(kl);
     return ALLOT_OK;

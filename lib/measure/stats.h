@@ -15,6 +15,9 @@ struct stats_input {
 
 allot_status stats_compute(struct measure_stats *out, const struct stats_input *in, struct allot_error *err);
 
+/* The paired KL difference to the first candidate alone; nll_base is not needed. */
+struct measure_mean stats_kl_difference(const struct stats_input *in);
+
 /* Of n >= 1 ascending values, interpolated linearly between neighbours as llama-perplexity does; 0 <=
  * fraction <= 1. */
 double stats_percentile(const double *sorted, int64_t n, double fraction);

@@ -43,6 +43,32 @@ static void test_a_model_against_itself(void **state)
     measure_result_release(&result);
 }
 
+/* Any two candidates are paired, over all texts: seen from each as the first. */
+static void test_differences_of_any_two(void **state)
+{
+    (void)state;
+    const char *files[] = {write_quantized("q2.gguf", "Q2_K"), write_quantized("q3.gguf", "Q3_K_M"),
+                           write_quantized("q4.gguf", "Q4_K_S")};
+    const char *texts[] = {write_english("first.txt", 2, 60), write_english("second.txt", 3, 40)};
+    struct measure_result all = measure(tiny_path, files, 3, texts, 2, &small);
+    for (size_t first = 0; first < 3; first++) {
+        const char *turned[] = {files[first], files[(first + 1) % 3], files[(first + 2) % 3]};
+        struct measure_result result = measure(tiny_path, turned, 3, texts, 2, &small);
+        for (size_t i = 0; i < 3; i++) {
+            const size_t c = (first + i) % 3;
+            const struct measure_mean want = result.stats[i * 3 + 2].kl_minus_first,
+                                      got = all.differences[c * 3 + first],
+                                      back = all.differences[first * 3 + c];
+            assert_true(got.mean == want.mean && got.se == want.se);
+            assert_true(back.mean == -got.mean && back.se == got.se);
+            assert_near(got.mean, all.stats[c * 3 + 2].kl.mean - all.stats[first * 3 + 2].kl.mean, 1e-15);
+            assert_true(i == 0 ? got.se == 0 : got.se > 0);
+        }
+        measure_result_release(&result);
+    }
+    measure_result_release(&all);
+}
+
 static void test_texts_and_their_pool(void **state)
 {
     (void)state;
@@ -343,6 +369,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_model_against_itself),
+        cmocka_unit_test(test_differences_of_any_two),
         cmocka_unit_test(test_texts_and_their_pool),
         cmocka_unit_test(test_threads_change_nothing),
         cmocka_unit_test(test_refusals),
