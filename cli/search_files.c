@@ -33,7 +33,7 @@ allot_status search_files_document(const char *folder, const json_t *document, s
     return status;
 }
 
-allot_status search_files_imatrix(const char *folder, const struct search *s, struct allot_error *err)
+allot_status search_files_imatrix(const char *folder, struct search *s, struct allot_error *err)
 {
     if (!s->imatrix.computed)
         return ALLOT_OK;

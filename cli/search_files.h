@@ -9,7 +9,7 @@ allot_status search_files_check(const char *folder, struct allot_error *err);
 /* FOLDER/result.json; the document stays the caller's. */
 allot_status search_files_document(const char *folder, const json_t *document, struct allot_error *err);
 /* FOLDER/imatrix.gguf, if the importance matrix was computed here. */
-allot_status search_files_imatrix(const char *folder, const struct search *s, struct allot_error *err);
+allot_status search_files_imatrix(const char *folder, struct search *s, struct allot_error *err);
 /* FOLDER/NAME.recipe, for llama-quantize and `allot quantize --recipe`; what a name of a file had better not
  * hold becomes '_'. */
 allot_status search_files_recipe(const char *folder, const struct build *b, const struct search *s,

@@ -416,9 +416,9 @@ static allot_status print_text(const struct judged *j, struct allot_error *err)
 
 /* ---- The whole -------------------------------------------------------------------------------------- */
 
-static allot_status write_files(const struct judged *j, const json_t *document, struct allot_error *err)
+static allot_status write_files(const struct judged *j, struct search *s, const json_t *document,
+                                struct allot_error *err)
 {
-    const struct search *s = j->s;
     allot_status status = search_files_imatrix(s->args->output, s, err);
     for (size_t i = 0; i < j->n && status == ALLOT_OK; i++)
         if (j->verdicts[i].removal == REMOVAL_NONE)
@@ -432,7 +432,7 @@ allot_status search_report(struct search *s, struct allot_error *err)
     allot_status status = judge(&j, s, err);
     json_t *document = status == ALLOT_OK ? document_json(&j) : NULL;
     if (status == ALLOT_OK && s->args->output)
-        status = write_files(&j, document, err);
+        status = write_files(&j, s, document, err);
     if (status == ALLOT_OK && s->args->calibrated.sized.common.json) {
         status = json_print(document, err);
     } else {
