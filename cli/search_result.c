@@ -165,7 +165,7 @@ static json_t *candidate_json(const struct judged *j, const struct build *b, con
     json_put(object, "texts", texts);
     json_put(object, "predicted", json_number(b->predicted));
     json_put(object, "confidence", json_number(b->confidence));
-    json_put(object, "tried", json_text(b->reason));
+    json_put(object, "tried_because", b->reason[0] ? json_text(b->reason) : json_null());
     json_put(object, "state", json_text(state));
     json_put(object, "reason", reason[0] ? json_text(reason) : json_null());
     json_put(object, "replaced_by",
@@ -333,7 +333,7 @@ static json_t *document_json(const struct judged *j)
                                : json_null());
     json_put(document, "alone", alone_json(s));
     json_put(document, "costs", costs_json(s));
-    json_put(document, "tried", json_integer(s->n_tried));
+    json_put(document, "builds", json_integer(s->n_tried));
     json_put(document, "recalled", json_integer(s->n_recalled));
     json_put(document, "complete", json_boolean(!s->over_budget));
     return document;

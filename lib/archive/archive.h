@@ -20,6 +20,16 @@ bool archive_is_read_only(const struct archive *a);
 const char *archive_path(const struct archive *a); /* as it was opened */
 void archive_close(struct archive *a);
 
+/* ---- Merging ------------------------------------------------------------------------------- */
+struct archive_merged {
+    int64_t cost_sets, costs, measurements, blobs; /* that are new */
+};
+/* Takes over what the archive at the path holds and a does not, all or nothing; hashes of files aside, which
+ * are facts about one machine. Which set of costs is the newest does not change, unless there was none. The
+ * other archive is not changed. */
+allot_status archive_merge(struct archive *a, const char *path, struct archive_merged *merged,
+                           struct allot_error *err);
+
 /* ---- Hashes of files, cached by identity -------------------------------------------------- */
 /* True and the hash if the file with exactly this identity was hashed before. */
 bool archive_file_hash(struct archive *a, const char *path, const struct file_identity *id,

@@ -76,7 +76,7 @@ def check(document, name):
 whole, killed, again, few = (load(name) for name in ("whole", "killed", "again", "few"))
 survivors = check(whole, "whole")
 check(few, "few")
-assert again["recalled"] == again["tried"] == whole["tried"], "something was measured twice"
+assert again["recalled"] == again["builds"] == whole["builds"], "something was measured twice"
 assert killed["recalled"] >= 20, "what was measured before the kill was not kept"
 for document in (whole, killed, again):
     del document["recalled"]
@@ -87,7 +87,7 @@ assert not lost, ("not beaten", lost)
 plain = [c["name"] for c in few["candidates"] if c["family"] == "plain" and c["state"] == "survivor"]
 assert plain, "no plain mix survives where plans have few types"
 print("%d builds; survivors %s; few types: plain %s; rank correlation %.4f" % (
-    whole["tried"], " ".join(survivors), " ".join(plain), whole["prediction"]["spearman"]), file=open("said", "w"))
+    whole["builds"], " ".join(survivors), " ".join(plain), whole["prediction"]["spearman"]), file=open("said", "w"))
 smallest = min((c for c in whole["candidates"] if c["state"] == "survivor"), key=lambda c: c["bytes"])
 print(smallest["name"], smallest["bytes"], "%.9f" % smallest["kl"]["mean"])
 PYTHON

@@ -1,0 +1,36 @@
+# search: usage, what it starts from, its budget, what it leaves in the folder. SPDX-License-Identifier: MIT
+synthetic m.gguf
+text 100 >t.txt
+text 100 7 >e.txt
+few=(--windows 2 --ctx 64 "${CHEAP[@]}")
+quick search m.gguf -f t.txt
+quick search m.gguf --eval e.txt
+quick search m.gguf --eval e.txt --seq-len 64
+quick search m.gguf --eval absent.txt -f t.txt
+quick search m.gguf -f t.txt --eval e.txt "${few[@]}" --sources Q4_K_M,guess
+quick search m.gguf -f t.txt --eval e.txt "${few[@]}" --sources Q4_K_M,,Q6_K
+quick search m.gguf -f t.txt --eval e.txt "${few[@]}" --sources Q4_K_M,Q4_K_M
+quick search m.gguf -f t.txt --eval e.txt "${few[@]}" --sources Q4_K_M -o t.txt
+quick search m.gguf -f t.txt --eval e.txt "${few[@]}" --sources Q4_K_M -o absent/folder
+rm -f m.gguf.allot*
+
+# a source of which only groups are used, from another file
+printf '%s\n' 'ffn_down=Q6_K' '.*=Q3_K' >r
+quick quantize m.gguf other.gguf --recipe r >/dev/null
+quick learn other.gguf --learning-only >/dev/null
+quick search m.gguf -f t.txt --eval e.txt "${few[@]}" --sources Q4_K_M,Q6_K,other -o out >said.txt
+sed -E 's/-?[0-9]+\.[0-9]+/X/g; s/ +/ /g; s/[-+] ?X/X/g' said.txt | sed -n '1p;/^Survivors/,/^$/p' | cut -d' ' -f1-2
+ls out | grep -v -e '^allot-' -e '^hybrid-'
+ls out | grep -c recipe
+grep -c 'only learned from' out/result.json
+recipe=$(ls out/*.recipe | head -n 1)
+quick quantize m.gguf ours.gguf --recipe "$recipe" --imatrix out/imatrix.gguf >/dev/null
+quick verify "$recipe" ours.gguf | tail -n 1
+# again, from the archive alone, on one thread: the same, and nothing is measured
+quick search m.gguf --eval e.txt --windows 2 --ctx 64 --types Q3_K,Q4_K,Q6_K,Q8_0 --sources Q4_K_M,Q6_K,other -t 1 --json >again.json
+[ "$(json recalled <again.json)" = "$(json builds <again.json)" ] && echo 'nothing is measured again'
+states() { grep -e '"name"' -e '"state"' -e '"replaced_by"' "$1" | sed 's/^ *//'; }
+cmp <(states out/result.json | sed 1,3d) <(states again.json | sed 1,3d) && echo 'the same survivors'
+# a budget
+quick search m.gguf --eval e.txt --windows 2 --ctx 64 --sources Q4_K_M,Q6_K,other --builds 3 | sed -n '1s/.*: //p;$p'
+quick search m.gguf --eval e.txt --windows 3 --ctx 64 --sources Q4_K_M,Q6_K --hours 1e-9 | sed -n '1s/.*: //p;$p'
