@@ -48,8 +48,11 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     json_t *list = json_array();
     allot_status status = ALLOT_OK;
     for (size_t i = 2; i < args->common.operands.n && status == ALLOT_OK; i++) {
-        if (access(operand(args, i), F_OK) != 0)
-            status = allot_fail(err, ALLOT_ERR_IO, "%s: no such archive", operand(args, i));
+        struct archive *other = NULL;
+        status = access(operand(args, i), F_OK) == 0
+                     ? archive_open_to_read(&other, operand(args, i), err)
+                     : allot_fail(err, ALLOT_ERR_IO, "%s: no such archive", operand(args, i));
+        archive_close(other);
     }
     if (status == ALLOT_OK)
         status = archive_open(&archive, operand(args, 1), err);

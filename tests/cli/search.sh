@@ -19,9 +19,10 @@ printf '%s\n' 'ffn_down=Q6_K' '.*=Q3_K' >r
 quick quantize m.gguf other.gguf --recipe r >/dev/null
 quick learn other.gguf --learning-only >/dev/null
 quick search m.gguf -f t.txt --eval e.txt "${few[@]}" --sources Q4_K_M,Q6_K,other -o out >said.txt
-sed -E 's/-?[0-9]+\.[0-9]+/X/g; s/ +/ /g; s/[-+] ?X/X/g' said.txt | sed -n '1p;/^Survivors/,/^$/p' | cut -d' ' -f1-2
-ls out | grep -v -e '^allot-' -e '^hybrid-'
-ls out | grep -c recipe
+grep -v -e '^ ' -e '^[a-zA-Z0-9_-]* *\(plain\|hybrid\|plan\|learned\) ' -e '^Q' said.txt | sed -E 's/[0-9.]+/X/g; s/ +/ /g'
+survivors=$(sed -n '/^Survivors/,/^$/p' said.txt | grep -c -e plain -e plan -e hybrid)
+[ "$survivors" -gt 0 ] && [ "$(ls out | grep -c recipe)" = "$survivors" ] && echo 'a recipe for each survivor'
+ls out | grep -v recipe
 grep -c 'only learned from' out/result.json
 recipe=$(ls out/*.recipe | head -n 1)
 quick quantize m.gguf ours.gguf --recipe "$recipe" --imatrix out/imatrix.gguf >/dev/null
