@@ -77,7 +77,7 @@ struct layout_list {
 /* All layouts of an archive; NULL: none. ALLOT_ERR_FORMAT names a damaged one. */
 allot_status layout_list_load(struct layout_list *list, struct archive *archive, struct allot_error *err);
 void layout_list_release(struct layout_list *list);
-/* The layout of the name, or of the file whose SHA-256 begins with it (8 digits or more); NULL: none, or
+/* The layout of the name, or else of the file whose SHA-256 begins with it (8 digits or more); NULL: none, or
  * several of one name, as merged archives can hold them: then *ambiguous. */
 const struct layout *layout_list_find(const struct layout_list *list, const char *name, bool *ambiguous);
 

@@ -59,15 +59,18 @@ static size_t lower_bound(const struct apply *a, const char *name, int layer)
     return low;
 }
 
-/* The layout's tensor of this name but for the layer, which may be `within` layers away; NULL: none. */
-static const struct layout_tensor *find_near(const struct apply *a, const char *name, int layer, int within)
+/* The layout's tensor of this name but for the layer, which may be `within` layers away; NULL: none. Of
+ * layers that predict further tokens only if mtp, and then only of these. */
+static const struct layout_tensor *find_near(const struct apply *a, const char *name, int layer, int within,
+                                             bool mtp)
 {
     const struct layout_tensor *best = NULL;
     const size_t at = lower_bound(a, name, layer);
     /* Of the two sides the one below comes first and wins a tie. */
     for (size_t i = at ? at - 1 : 0; i <= at && i < a->layout->n_tensors; i++) {
         const struct layout_tensor *t = a->index[i];
-        const bool same = compare_places(t->name, 0, name, 0) == 0 && (t->layer < 0) == (layer < 0);
+        const bool same = strcmp(role_stem(t->name), role_stem(name)) == 0 && (t->layer < 0) == (layer < 0) &&
+                          (t->role == ROLE_MTP) == mtp;
         const int distance = abs(t->layer - layer);
         if (same && distance <= within && (!best || distance < abs(best->layer - layer)))
             best = t;
@@ -91,12 +94,12 @@ static const struct layout_tensor *counterpart(const struct apply *a, int64_t in
     const struct gguf_tensor *t = &a->model->tensors[index];
     const int layer = role_layer(t->name);
     const bool mtp = a->roles[index] == ROLE_MTP, near = a->fit->scaled && !mtp && layer >= 0;
-    return find_near(a, t->name, counterpart_layer(a, layer, mtp), near ? a->layout->n_layers : 0);
+    return find_near(a, t->name, counterpart_layer(a, layer, mtp), near ? a->layout->n_layers : 0, mtp);
 }
 
 static const struct layout_tensor *find_outside(const struct apply *a, const char *name)
 {
-    return find_near(a, name, -1, 0);
+    return find_near(a, name, -1, 0, false);
 }
 
 /* ---- Types ------------------------------------------------------------------------------------------ */
@@ -120,7 +123,7 @@ static const struct layout_tensor *tied_counterpart(const struct apply *a, const
     return found;
 }
 
-/* Up to three names, then how many more. */
+/* Up to three names, and a mark where there are more. */
 static void list_name(struct strbuf *sb, int64_t n, const char *name)
 {
     if (n <= 3)

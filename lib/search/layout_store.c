@@ -237,15 +237,18 @@ void layout_list_release(struct layout_list *list)
 const struct layout *layout_list_find(const struct layout_list *list, const char *name, bool *ambiguous)
 {
     const size_t n = strlen(name);
-    const struct layout *found = NULL;
-    size_t n_found = 0;
+    const struct layout *named = NULL, *hashed = NULL;
+    size_t n_named = 0, n_hashed = 0;
     for (size_t i = 0; i < list->n; i++) {
         const struct layout *layout = &list->items[i];
-        if (strcmp(layout->name, name) == 0 || (n >= MIN_PREFIX && strncmp(layout->sha256, name, n) == 0)) {
-            found = layout;
-            n_found++;
+        if (strcmp(layout->name, name) == 0) {
+            named = layout;
+            n_named++;
+        } else if (n >= MIN_PREFIX && strncmp(layout->sha256, name, n) == 0) {
+            hashed = layout;
+            n_hashed++;
         }
     }
-    *ambiguous = n_found > 1;
-    return n_found == 1 ? found : NULL;
+    *ambiguous = n_named > 1 || (n_named == 0 && n_hashed > 1);
+    return *ambiguous ? NULL : named ? named : hashed;
 }

@@ -10,7 +10,8 @@
 
 /* How well a layout suits a model. */
 struct layout_fit {
-    int64_t n_missing;   /* quantizable tensors that the layout says nothing of; they keep their type */
+    int64_t n_missing; /* quantizable tensors that the layout lacks, or has in a type of no recipe; they keep
+                          theirs */
     int64_t n_fallbacks; /* rows that do not fit the layout's type; llama-quantize's fallback stands in */
     int64_t n_unused;    /* tensors of the layout that the model has not; not counted if scaled */
     bool scaled;         /* by relative depth: the model has another number of layers */

@@ -238,7 +238,7 @@ static void assert_same(const struct layout *a, const struct layout *b)
 
 static void test_round_trip(void **state)
 {
-    struct layout a = learn_made(varied, sha_a, "b first"), b = learn_made(half, sha_b, "a second");
+    struct layout a = learn_made(varied, sha_a, "b first"), b = learn_made(half, sha_b, "aaaaaaaa11");
     struct archive *archive = open_archive();
     struct layout_list list;
     struct allot_error err;
@@ -259,6 +259,7 @@ static void test_round_trip(void **state)
     assert_same(&list.items[1], &a);
     assert_ptr_equal(layout_list_find(&list, "b first", &ambiguous), &list.items[1]);
     assert_ptr_equal(layout_list_find(&list, "aaaaaaaa1", &ambiguous), &list.items[1]);
+    assert_ptr_equal(layout_list_find(&list, "aaaaaaaa11", &ambiguous), &list.items[0]); /* a name first */
     assert_null(layout_list_find(&list, "aaaaaaa", &ambiguous));
     assert_null(layout_list_find(&list, "B FIRST", &ambiguous));
     assert_false(ambiguous);

@@ -251,7 +251,7 @@ static struct gguf_model *make_mixed(const char *name, int layers, bool exact)
 
 static void test_scaled_kinds(void **state)
 {
-    enum { M = 12, N = 20 };
+    enum { M = 10, N = 20 };
     struct layout layout = learn(make_mixed("a.gguf", M, false), "a");
     struct gguf_model *model = make_mixed("b.gguf", N, true);
     const struct applied *a = apply(&layout, model, true);
