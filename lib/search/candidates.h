@@ -16,11 +16,11 @@
  *  - plan: allot's own plan of single tensors at the anchor's size, which the caller makes; once;
  *  - dominance: no larger, and predicted below the best measured KL of files no larger than the anchor;
  *  - premium: larger by at most rules.premium, and predicted below the straight line from the best file at
- * the anchor's size to the best at the next anchor's;
+ *    the anchor's size to the best at the next anchor's;
  *  - interior: between two anchors, and below that line;
  *  - fallback: only where none of plan, dominance and premium succeeded at an anchor that is a combination
- *    itself: one group changed, for one that alone costs less, no larger ("free lunch") or within the
- * premium.
+ *    itself: one group changed, to a layout that alone costs less, no larger ("free lunch") or within the
+ *    premium.
  *
  * A phase ends for an anchor with its first success, when it has had its attempts, or when nothing is left to
  * try. Combinations are not enumerated, there are exponentially many: tried is the optimum of the knapsack
@@ -82,7 +82,8 @@ struct candidate {
     enum candidate_phase phase;
     size_t anchor;         /* of interior the smaller of the two */
     int64_t bytes;         /* of the file; of a plan the size that it may take */
-    double kl, confidence; /* predicted, as it compares with measured KL (see candidates.c); plan: NAN */
+    double kl, confidence; /* predicted, as it compares with measured KL (see candidates.c), and to be kept as
+                              predict_row.foretold; plan: NAN, whoever makes it can predict it */
     char reason[384];      /* why it is tried */
 };
 

@@ -20,6 +20,8 @@ struct predict_term {
     double bits; /* per weight of that group */
 };
 
+/* A plan of single tensors is one too: a term for each group, with the sum of its tensors' costs and their
+ * mean bits. */
 struct combination {
     const struct predict_term *terms;
     size_t n_terms;

@@ -84,7 +84,8 @@ static struct trade judge_trade(const struct prune_row *row, const struct prune_
     const double saved = (double)(anchor->file.bytes - row->file.bytes);
     const double ppl = fabs(row->ppl_change), anchor_ppl = fabs(anchor->ppl_change);
     const bool over_kl = row->file.kl > rules->kl_ratio * anchor->file.kl;
-    const bool over_ppl = ppl > rules->ppl_ratio * anchor_ppl + 2 * row->ppl_std_err;
+    const bool over_ppl = ppl - rules->ppl_ratio * anchor_ppl >
+                          2 * hypot(row->ppl_std_err, rules->ppl_ratio * anchor->ppl_std_err);
     const bool better_ppl = anchor_ppl - ppl > 2 * hypot(row->ppl_std_err, anchor->ppl_std_err);
 
     if (!(saved < rules->small_saving * (double)anchor->file.bytes))

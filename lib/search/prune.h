@@ -7,8 +7,9 @@
  *  - hard damage: alone it costs more than hard_kl nats, or changes PPL by more than hard_ppl;
  *  - dominated, or a tie that the smaller or plainer wins (dominance.h), among the layouts of the group;
  *  - bad trade: over a larger layout of the group that stays it saves less than small_saving of the group's
- *    bytes, and has over kl_ratio times its KL or over ppl_ratio times its |PPL change|; unless what is not
- *    over is clearly better there: below the other by more than two standard errors;
+ *    bytes, and has over kl_ratio times its KL or, beyond two standard errors, over ppl_ratio times its
+ *    |PPL change|; unless KL is over and the |PPL change| below the other's by more than two standard errors
+ *    (the other way round cannot be: being smaller, it would dominate the larger);
  *  - second chance: a bad trade for its PPL alone comes back if the layout of the same name stays, by its own
  *    right, in the coupled group (ffn_up_gate and ffn_down: what one lets through the other multiplies). */
 #ifndef ALLOT_SEARCH_PRUNE_H

@@ -23,7 +23,7 @@ static struct allot_error err;
 struct instance {
     struct measured m[MAX_FILES];
     double windows[MAX_FILES][MAX_WINDOWS];
-    char names[MAX_FILES][8];
+    char names[MAX_FILES][24];
     size_t n, n_windows;
 };
 

@@ -66,6 +66,10 @@ static const struct {
       {KV, "b", 990, 0.011, 0.0001, 0.036, 0.0001, PRUNING_BAD_TRADE, "2/a",
        "a change of ln PPL of 0.036 instead of -0.01"},
       {KV, "c", 980, 0.012, 0.0001, 0.036, 0.001, PRUNING_NONE, NULL, NULL}}},
+    {"no bad trade where the anchor's PPL is uncertain",
+     2, /* 0.036 - 0.035 within 2 * 3.5 * 0.001 */
+     {{KV, "a", 1000, 0.010, 0.0001, 0.010, 0.001, PRUNING_NONE, NULL, NULL},
+      {KV, "b", 990, 0.011, 0.0001, 0.036, 0, PRUNING_NONE, NULL, NULL}}},
     {"over in KL, but clearly better in PPL",
      3,
      {{KV, "a", 1000, 0.010, 0.0001, 0.04, 0.001, PRUNING_NONE, NULL, NULL},
