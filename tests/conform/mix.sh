@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # mix.sh - the types that lib/search tells of each of llama-quantize's mixes are those that llama-quantize gives,
 # tensor by tensor, with an importance matrix and without: for the tests' trained model, for models of many
-# kinds, with real shapes where they matter, that have no weights, and for those of ALLOT_TEST_MODELS
-# (a.gguf:b.gguf). SPDX-License-Identifier: MIT
+# kinds that have no weights, and for those of ALLOT_TEST_MODELS (a.gguf:b.gguf). SPDX-License-Identifier: MIT
 set -euo pipefail
 . "$(dirname "$0")/common.bash"
 folder=$(mktemp -d)
@@ -72,6 +71,8 @@ mixture() { # ARCH LAYERS WIDTH FFN HEADS KV_HEADS EXPERTS tied|untied [KEY=VALU
 }
 
 # ---- Models -----------------------------------------------------------------------------------------------
+# Layers, heads, experts and the lengths of rows decide. Where a real model has large multiples of 256, smaller ones
+# stand here: sparse files, too, can be too large for some file systems.
 
 model_smollm2_135m() { dense llama 30 576 1536 9 3 49152 tied; }
 model_gemma3_270m() {
@@ -82,22 +83,22 @@ model_gemma3_270m() {
     vectors 256 blk.{0..17}.attn_{q,k}_norm.weight
     vectors 640 blk.{0..17}.post_{attention,ffw}_norm.weight
 }
-model_llama_8b() { dense llama 32 4096 14336 32 8 128256 untied; }
-model_llama_13b() { dense llama 40 5120 13824 40 40 32000 untied; }
-model_llama_70b() { dense llama 80 8192 28672 64 8 32000 untied; }
-model_llama_65b() { dense llama 80 8192 22016 64 64 32000 untied; }
+model_llama_8b() { dense llama 32 2048 7168 32 8 128256 untied; }
+model_llama_13b() { dense llama 40 1280 3456 40 40 4000 untied; }
+model_llama_70b() { dense llama 80 1024 3584 64 8 4000 untied; }
+model_llama_65b() { dense llama 80 1024 2752 64 64 4000 untied; }
 model_llama_80_layers_gqa_2() { dense llama 80 1024 2048 16 8 4096 tied; }
-model_llama_70b_with_nextn() { dense llama 81 8192 28672 64 8 32000 untied nextn_predict_layers=1; }
-model_llama_embed() { dense llama-embed 80 8192 28672 64 8 32000 tied; }
-model_qwen2_72b() { dense qwen2 80 8192 29568 64 8 152064 untied; }
+model_llama_70b_with_nextn() { dense llama 81 1024 3584 64 8 4000 untied nextn_predict_layers=1; }
+model_llama_embed() { dense llama-embed 80 1024 3584 64 8 4000 tied; }
+model_qwen2_72b() { dense qwen2 80 1024 3696 64 8 4000 untied; }
 model_qwen2_80_layers_mha() { dense qwen2 80 1024 2048 16 16 4096 tied; }
 model_deci_lists() { # a first layer without attention
     local kv
     kv=$(printf ',%s' 0 $(printf '8%.0s ' {1..79}))
-    arch deci 80 8192 "[$(printf '64,%.0s' {1..79})64]" "[${kv:1}]"
-    ends 8192 4096
-    attention 80 8192 8192 1024
-    feed_forward 80 8192 28672
+    arch deci 80 1024 "[$(printf '64,%.0s' {1..79})64]" "[${kv:1}]"
+    ends 1024 4096
+    attention 80 1024 1024 128
+    feed_forward 80 1024 3584
 }
 model_deci_lists_gqa_8() {
     arch deci 8 1024 '[16,16,8,16,16,8,16,16]' '[2,4,0,4,4,8,16,16]'
@@ -118,17 +119,17 @@ model_full_precision() { type=f32 dense llama 17 512 1024 8 4 1000 untied; }
 model_quantized_before() { type=q8_0 dense llama 17 512 1024 8 4 1000 untied; }
 model_without_kv_heads() { dense llama 80 512 1024 8 8 1000 untied | grep -v head_count_kv; }
 
-model_mixtral() { mixture llama 32 4096 14336 32 8 8 untied; }
+model_mixtral() { mixture llama 32 1024 3584 32 8 8 untied; }
 model_mixtral_mha_tied() { mixture llama 20 1024 1536 16 16 8 tied; }
 model_mixtral_short_rows() { mixture llama 20 576 1536 9 3 8 tied; }
 model_mixtral_by_expert() { # as before experts were stacked
     local l
-    arch llama 32 4096 32 8 expert_count=8 expert_used_count=2
-    ends 4096 32000
-    attention 32 4096 4096 1024
+    arch llama 32 1024 32 8 expert_count=8 expert_used_count=2
+    ends 1024 4000
+    attention 32 1024 1024 256
     for ((l = 0; l < 32; l++)); do
-        mats 4096x14336 blk.$l.ffn_{gate,up}.{0..7}.weight
-        mats 14336x4096 blk.$l.ffn_down.{0..7}.weight
+        mats 1024x3584 blk.$l.ffn_{gate,up}.{0..7}.weight
+        mats 3584x1024 blk.$l.ffn_down.{0..7}.weight
     done
 }
 model_one_expert() {
@@ -142,23 +143,23 @@ model_two_experts() {
 model_three_experts() { mixture llama 16 512 768 8 8 3 untied; }
 model_four_experts() { mixture llama 16 512 768 8 8 4 untied; }
 model_sixteen_experts_tied() { mixture granitemoe 24 1024 512 16 8 16 tied logit_scale=6.0; }
-model_qwen3moe() { mixture qwen3moe 48 2048 768 32 4 128 untied expert_feed_forward_length=768; }
+model_qwen3moe() { mixture qwen3moe 48 512 192 32 4 128 untied expert_feed_forward_length=192; }
 model_qwen2moe() {
-    mixture qwen2moe 24 2048 1408 16 16 60 untied expert_feed_forward_length=1408
-    maps 24 2048x5632 ffn_{gate,up}_shexp
-    maps 24 5632x2048 ffn_down_shexp
-    maps 24 2048 ffn_gate_inp_shexp
+    mixture qwen2moe 24 1024 704 16 16 60 untied expert_feed_forward_length=704
+    maps 24 1024x2816 ffn_{gate,up}_shexp
+    maps 24 2816x1024 ffn_down_shexp
+    maps 24 1024 ffn_gate_inp_shexp
 }
 model_glm4moe_with_nextn() {
-    mixture glm4moe 46 4096 1408 96 8 128 untied expert_feed_forward_length=1408 expert_shared_count=1 \
+    mixture glm4moe 46 1024 352 64 8 32 untied expert_feed_forward_length=352 expert_shared_count=1 \
         leading_dense_block_count=1 nextn_predict_layers=1 | grep -v '^blk\.0\.ffn.*_exps'
-    mats 4096x10944 blk.0.ffn_{gate,up}.weight
-    mats 10944x4096 blk.0.ffn_down.weight
-    mats 8192x4096 blk.45.nextn.eh_proj.weight
-    mats 4096x151552 blk.45.nextn.{embed_tokens,shared_head_head}.weight
+    mats 1024x2736 blk.0.ffn_{gate,up}.weight
+    mats 2736x1024 blk.0.ffn_down.weight
+    mats 2048x1024 blk.45.nextn.eh_proj.weight
+    mats 1024x4000 blk.45.nextn.{embed_tokens,shared_head_head}.weight
 }
 model_deepseek2() {
-    arch deepseek2 27 2048 16 16 expert_count=64 expert_used_count=6 expert_feed_forward_length=1408 \
+    arch deepseek2 27 2048 16 16 expert_count=16 expert_used_count=6 expert_feed_forward_length=1408 \
         expert_shared_count=2 leading_dense_block_count=1 attention.kv_lora_rank=512 attention.q_lora_rank=768
     ends 2048 102400
     maps 27 2048x3072 attn_q
@@ -167,17 +168,17 @@ model_deepseek2() {
     maps 27 128x512x16 attn_k_b
     maps 27 512x128x16 attn_v_b
     maps 27 2048x2048 attn_output
-    experts 27 2048 1408 64
+    experts 27 2048 1408 16
 }
 model_bailingmoe3() {
-    arch bailingmoe3 24 1536 12 12 expert_count=128 expert_used_count=8 expert_feed_forward_length=512 \
+    arch bailingmoe3 24 1536 12 12 expert_count=32 expert_used_count=8 expert_feed_forward_length=512 \
         expert_shared_count=1 leading_dense_block_count=1 attention.kv_lora_rank=512 attention.key_length_mla=192 \
         attention.value_length_mla=128 ssm.conv_kernel=4 kda.head_dim=128 kda.gate_lower_bound=-5.0 expert_gating_func=2
     ends 1536 2048
     maps 24 128x512x12 attn_k_b
     maps 24 512x128x12 attn_v_b
     maps 24 1536x1536 attn_q attn_output
-    experts 24 1536 512 128
+    experts 24 1536 512 32
 }
 model_expert_outside() { # a part of prediction further ahead that is no layer
     mixture qwen3moe 8 512 256 8 2 16 untied expert_feed_forward_length=256
@@ -190,38 +191,38 @@ model_falcon_7b() {
     ends 4544 65024
     maps 32 4544x4672 attn_qkv
     maps 32 4544x4544 attn_output
-    maps 32 4544x18176 ffn_up
-    maps 32 18176x4544 ffn_down
+    maps 32 4544x4544 ffn_up
+    maps 32 18176x1136 ffn_down
 }
 model_falcon_40b() {
-    arch falcon 60 8192 128 8
-    ends 8192 65024 tied
-    maps 60 8192x9216 attn_qkv
-    maps 60 8192x8192 attn_output
-    maps 60 8192x32768 ffn_up
-    maps 60 32768x8192 ffn_down
+    arch falcon 60 1024 128 8
+    ends 1024 4000 tied
+    maps 60 1024x1152 attn_qkv
+    maps 60 1024x1024 attn_output
+    maps 60 1024x4096 ffn_up
+    maps 60 4096x1024 ffn_down
 }
 model_phi3() {
-    arch phi3 32 3072 32 32
-    ends 3072 32064
-    maps 32 3072x9216 attn_qkv
-    maps 32 3072x3072 attn_output
-    maps 32 3072x16384 ffn_up
-    maps 32 8192x3072 ffn_down
+    arch phi3 32 1536 32 32
+    ends 1536 32064
+    maps 32 1536x4608 attn_qkv
+    maps 32 1536x1536 attn_output
+    maps 32 1536x8192 ffn_up
+    maps 32 4096x1536 ffn_down
 }
 model_gemma3n() { # a second table of embeddings, and small matrices that stay
-    dense gemma3n 30 2048 8192 8 2 262144 tied attention.sliding_window=512
-    mats 7680x262144 per_layer_token_embd.weight
-    type=f16 mats 2048x7680 per_layer_model_proj.weight
-    type=f16 mats 2048x2048x3 altup_proj.weight altup_unembd_proj.weight
-    maps 30 2048x256 inp_gate
-    maps 30 256x2048 proj
+    dense gemma3n 30 1024 4096 8 2 2048 tied attention.sliding_window=512
+    mats 7680x2048 per_layer_token_embd.weight
+    type=f16 mats 1024x7680 per_layer_model_proj.weight
+    type=f16 mats 1024x1024x3 altup_proj.weight altup_unembd_proj.weight
+    maps 30 1024x256 inp_gate
+    maps 30 256x1024 proj
     type=f32 maps 30 4x4 altup_correct_coef
-    type=f32 maps 30 2048x64 laurel_l
+    type=f32 maps 30 1024x64 laurel_l
 }
 model_gemma3n_untied() {
     model_gemma3n
-    mats 2048x262144 output.weight
+    mats 1024x2048 output.weight
 }
 model_nanbeige() { dense nanbeige 20 1024 2048 16 4 4096 untied num_loops=3; }
 model_graniteswitch() {
