@@ -23,7 +23,10 @@ build: deps ## build/allot, the tests and the tools
 	@$(call configure,$(BUILD),)
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
-test: build ## every test
+browser: deps
+	@scripts/install-deps.sh browser || echo "without a browser the test of report pages is skipped"
+
+test: build browser ## every test
 	@cd $(BUILD) && $(CTEST)
 
 test-quick: build ## every test but the conformance tests
@@ -51,4 +54,4 @@ format: ## run clang-format over the sources
 clean: ## remove what was built (the per-user cache stays)
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-fuzz
 
-.PHONY: all help deps build test test-quick sanitize stock-tools demo bench format clean
+.PHONY: all help deps build browser test test-quick sanitize stock-tools demo bench format clean

@@ -11,7 +11,7 @@
 #include "describe.h"
 #include "quant/quant.h"
 
-enum { MOST_LAYERS = 1024, CELL_HEIGHT = 20, LABEL_CHARACTERS = 20 };
+enum { MOST_LAYERS = 1024, CELL_HEIGHT = 20, LABEL_CHARACTERS = 20, PAGE_WIDTH = 1060 };
 
 /* ---- Colours --------------------------------------------------------------------------------------- */
 
@@ -125,10 +125,10 @@ static void draw_layers(struct strbuf *sb, const struct cell *cells, size_t n, c
         n_layers = cells[i].layer >= n_layers ? cells[i].layer + 1 : n_layers;
         n_roles += i == 0 || strcmp(cells[i].role, cells[i - 1].role) != 0;
     }
-    const int width = (int)least(24, most(14, 1100 / n_layers)),
-              every = width >= 20 ? 1 : 2 + (n_layers > 100);
     const int left = 12 + 7 * (int)least((int64_t)label_length, LABEL_CHARACTERS),
-              right = left + n_layers * width + 10, bottom = n_roles * CELL_HEIGHT;
+              width = (int)least(24, most(14, (PAGE_WIDTH - left) / n_layers)),
+              every = width >= 20 ? 1 : 2 + (n_layers > 100), right = left + n_layers * width + 10,
+              bottom = n_roles * CELL_HEIGHT;
     strbuf_addf(
         sb, "<div class=\"wide\"><svg class=\"map\" width=\"%d\" height=\"%d\" role=\"img\" aria-label=\"",
         right, bottom + 36);

@@ -2,6 +2,9 @@
 # install-deps.sh - installs the Debian packages that building, testing and the demo need and that are
 # not there yet. SPDX-License-Identifier: MIT
 #
+# usage: install-deps.sh            what is needed
+#        install-deps.sh browser    a headless Chromium (some 100 MB), which one test wants and is skipped without
+#
 # Asks nothing and changes nothing when all is there. As root, or through sudo without a password,
 # it installs; otherwise it prints the one command to run and fails.
 set -euo pipefail
@@ -24,6 +27,10 @@ programs=(
     'flock --version = util-linux'
     'perl -v = perl-base'
 )
+if [ "${1:-}" = browser ]; then
+    packages=() programs=('chromium-headless-shell --version = chromium-headless-shell')
+    ! command -v chromium chromium-browser google-chrome >/dev/null || exit 0
+fi
 
 missing=()
 installed() { # PACKAGE
