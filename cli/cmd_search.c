@@ -137,7 +137,7 @@ static allot_status check_overlap(const struct search *s, struct allot_error *er
     return status;
 }
 
-static allot_status run_search(struct search *s, struct allot_error *err)
+static allot_status run_steps(struct search *s, json_t **document, struct allot_error *err)
 {
     allot_status status = open_run(s, err);
     if (status == ALLOT_OK)
@@ -155,7 +155,7 @@ static allot_status run_search(struct search *s, struct allot_error *err)
     if (status == ALLOT_OK)
         status = search_candidates(s, err);
     command_end_progress(s->progress);
-    return status == ALLOT_OK ? search_report(s, err) : status;
+    return status == ALLOT_OK ? search_report(s, document, err) : status;
 }
 
 static void release_run(struct search *s)
@@ -187,12 +187,26 @@ static void release_run(struct search *s)
     model_job_release(&s->job);
 }
 
-static allot_status run(const void *arguments, const struct allot_progress *progress, struct allot_error *err)
+allot_status search_run(const struct search_arguments *args, const struct allot_progress *progress,
+                        json_t **document, struct allot_error *err)
 {
-    struct search s = {.args = arguments, .progress = progress, .started = seconds_now()};
-    allot_status status = run_search(&s, err);
+    struct search s = {.args = args, .progress = progress, .started = seconds_now()};
+    allot_status status = run_steps(&s, document, err);
     release_run(&s);
     return status;
+}
+
+static allot_status run(const void *arguments, const struct allot_progress *progress, struct allot_error *err)
+{
+    return search_run(arguments, progress, NULL, err);
+}
+
+const struct option_set *const *search_option_sets(size_t *n)
+{
+    *n = 0;
+    while (command_search.options[*n])
+        ++*n;
+    return command_search.options;
 }
 
 const struct command command_search = {

@@ -33,6 +33,6 @@ void command_end_progress(const struct allot_progress *progress);
 
 extern const struct command command_inspect, command_imatrix, command_cost, command_plan, command_quantize,
     command_measure, command_verify, command_validate, command_speed, command_learn, command_search,
-    command_report, command_archive;
+    command_report, command_archive, command_replay;
 
 #endif

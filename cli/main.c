@@ -13,9 +13,9 @@
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130, MAX_SETS = 7 };
 
 static const struct command *const commands[] = {
-    &command_inspect, &command_imatrix, &command_cost,     &command_plan,  &command_quantize,
-    &command_measure, &command_verify,  &command_validate, &command_speed, &command_learn,
-    &command_search,  &command_report,  &command_archive,
+    &command_inspect, &command_imatrix, &command_cost,     &command_plan,   &command_quantize,
+    &command_measure, &command_verify,  &command_validate, &command_speed,  &command_learn,
+    &command_search,  &command_report,  &command_archive,  &command_replay,
 };
 static const size_t n_commands = sizeof commands / sizeof *commands;
 

@@ -248,6 +248,50 @@ allot_status options_parse(const struct option_set *const *sets, size_t n_sets, 
     return status;
 }
 
+/* What set_value would take for the value; for OPTION_STRINGS the i-th. */
+static void format_value(struct strbuf *sb, const struct option_row *row, const void *args, size_t i)
+{
+    const void *from = (const char *)args + row->offset;
+    strbuf_addf(sb, row->kind == OPTION_FLAG ? "--%s" : "--%s=", row->name);
+    switch (row->kind) {
+    case OPTION_FLAG:
+        break;
+    case OPTION_STRING:
+        strbuf_addf(sb, "%s", *(const char *const *)from);
+        break;
+    case OPTION_STRINGS:
+        strbuf_addf(sb, "%s", ((const struct string_list *)from)->items[i]);
+        break;
+    case OPTION_INT:
+    case OPTION_SIZE:
+        strbuf_addf(sb, "%lld", (long long)*(const int64_t *)from);
+        break;
+    case OPTION_DOUBLE:
+    case OPTION_NUMBER:
+        strbuf_addf(sb, "%.17g", *(const double *)from);
+        break;
+    }
+}
+
+void options_unparse(const struct option_set *const *sets, size_t n_sets, const void *args,
+                     const struct string_list *given,
+                     void (*word)(void *user, const char *name, const char *text), void *user)
+{
+    const struct row_lookup all = {sets, n_sets};
+    const struct option_row *row;
+    for (size_t r = 0; (row = row_at(&all, r)) != NULL; r++) {
+        const struct string_list *list = (const void *)((const char *)args + row->offset);
+        const size_t n = row->kind == OPTION_STRINGS ? list->n : 1;
+        for (size_t i = 0; i < n && string_list_has(given, row->name); i++) {
+            struct strbuf sb = {0};
+            format_value(&sb, row, args, i);
+            if (sb.data)
+                word(user, row->name, sb.data);
+            strbuf_release(&sb);
+        }
+    }
+}
+
 void options_release(const struct option_set *const *sets, size_t n_sets, void *args)
 {
     const struct row_lookup all = {sets, n_sets};

@@ -53,6 +53,12 @@ allot_status options_parse(const struct option_set *const *sets, size_t n_sets, 
                            char **argv, struct string_list *operands, struct string_list *given,
                            struct allot_error *err);
 
+/* Calls word for each of the given options (every one once) of the sets, as options_parse would take it:
+ * "--name=value", "--name". */
+void options_unparse(const struct option_set *const *sets, size_t n_sets, const void *args,
+                     const struct string_list *given,
+                     void (*word)(void *user, const char *name, const char *text), void *user);
+
 /* Releases the lists that options_parse filled. */
 void options_release(const struct option_set *const *sets, size_t n_sets, void *args);
 

@@ -95,6 +95,13 @@ struct search {
     size_t n_attempts;
 };
 
+/* The whole (cmd_search.c): prints and writes what comes of it, or, if document is not NULL, gives the
+ * document of docs/search-result.md, which the caller drops. */
+allot_status search_run(const struct search_arguments *args, const struct allot_progress *progress,
+                        json_t **document, struct allot_error *err);
+/* The options that args come from, in the command's sets and order; n of them. */
+const struct option_set *const *search_option_sets(size_t *n);
+
 /* ---- Builds (search_build.c) ------------------------------------------------------------------- */
 
 /* The name (printf) and a copy of types [n_tensors]; fills in bytes. */
@@ -127,8 +134,9 @@ allot_status search_candidates(struct search *s, struct allot_error *err);
 
 /* ---- What came of it (search_result.c) --------------------------------------------------------- */
 
-/* The document of docs/search-result.md, and a text for people; recipes of survivors and the document go to
- * the folder, if one is given. */
-allot_status search_report(struct search *s, struct allot_error *err);
+/* Prints the document of docs/search-result.md, or a text for people; recipes of survivors and the document
+ * go to the folder, if one is given. Or, if it is not NULL, fills *document, which the caller drops, and no
+ * more. */
+allot_status search_report(struct search *s, json_t **document, struct allot_error *err);
 
 #endif

@@ -306,6 +306,38 @@ static json_t *evaluation_json(const struct search *s)
     return list;
 }
 
+/* What says where files are, and nothing of the result. */
+static bool about_paths(const char *name)
+{
+    static const char *const names[] = {"file", "eval", "imatrix", "output", "mem", "sources", "hours"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static void add_argument(void *user, const char *name, const char *text)
+{
+    if (!about_paths(name))
+        json_array_append_new(user, json_text(text));
+}
+
+/* What a replay gives to the command: options as they were given, and the sources by name. */
+static json_t *arguments_json(const struct search *s)
+{
+    size_t n_sets;
+    const struct option_set *const *sets = search_option_sets(&n_sets);
+    struct strbuf sources = {0};
+    json_t *list = json_array();
+    options_unparse(sets, n_sets, s->args, &s->args->calibrated.sized.common.given, add_argument, list);
+    for (size_t i = 0; i < s->n_sources; i++)
+        strbuf_addf(&sources, "%s%s", i ? "," : "--sources=", s->sources[i].build.name);
+    if (sources.data)
+        json_array_append_new(list, json_text(sources.data));
+    strbuf_release(&sources);
+    return list;
+}
+
 static json_t *document_json(const struct judged *j)
 {
     const struct search *s = j->s;
@@ -316,6 +348,7 @@ static json_t *document_json(const struct judged *j)
     json_put(document, "version", json_integer(1));
     json_put(document, "allot", json_text(ALLOT_VERSION));
     json_put(document, "llama.cpp", json_text(cost_version()));
+    json_put(document, "arguments", arguments_json(s));
     json_put(document, "model", model_json(s));
     if (s->imatrix.present)
         json_put(document, "imatrix",
@@ -426,11 +459,16 @@ static allot_status write_files(const struct judged *j, struct search *s, const 
     return status == ALLOT_OK ? search_files_document(s->args->output, document, err) : status;
 }
 
-allot_status search_report(struct search *s, struct allot_error *err)
+allot_status search_report(struct search *s, json_t **wanted, struct allot_error *err)
 {
     struct judged j = {0};
     allot_status status = judge(&j, s, err);
     json_t *document = status == ALLOT_OK ? document_json(&j) : NULL;
+    if (wanted) {
+        *wanted = document;
+        judged_release(&j);
+        return status;
+    }
     if (status == ALLOT_OK && s->args->output)
         status = write_files(&j, s, document, err);
     if (status == ALLOT_OK && s->args->calibrated.sized.common.json) {

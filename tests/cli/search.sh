@@ -35,3 +35,13 @@ cmp <(states out/result.json | sed 1,3d) <(states again.json | sed 1,3d) && echo
 # a budget
 quick search m.gguf --eval e.txt --windows 2 --ctx 64 --sources Q4_K_M,Q6_K,other --builds 3 | sed -n '1s/.*: //p;$p'
 quick search m.gguf --eval e.txt --windows 3 --ctx 64 --sources Q4_K_M,Q6_K --hours 1e-9 | sed -n '1s/.*: //p;$p'
+# replayed: with the same texts the same, with others it says so
+rm -f fresh.allot
+run replay out/result.json m.gguf -f t.txt --eval e.txt --archive fresh.allot --quiet -t 1
+quick replay out/result.json m.gguf -f t.txt --eval t.txt --json | grep -A 1 -e '"same"' -e '"what": "eval' | sed 's/^ *//; s/[0-9a-f]\{64\}/HASH/'
+quick replay out/result.json m.gguf
+quick replay said.txt m.gguf --eval e.txt
+echo '{"format":"allot search result","arguments":["x"],"candidates":[]}' >bad.json
+quick replay bad.json m.gguf --eval e.txt
+echo '{"format":"allot search result","arguments":["--windows=0",3],"candidates":[]}' >bad.json
+quick replay bad.json m.gguf --eval e.txt
