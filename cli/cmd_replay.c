@@ -1,5 +1,4 @@
-/* cmd_replay.c - allot replay: a search again, from its result, and what differs.  SPDX-License-Identifier:
- * MIT */
+/* cmd_replay.c - allot replay: a search again, and what differs.  SPDX-License-Identifier: MIT */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
