@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "archive/archive.h"
 #include "base/error.h"
@@ -47,18 +46,13 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     struct archive *archive = NULL;
     json_t *list = json_array();
     allot_status status = ALLOT_OK;
-    for (size_t i = 2; i < args->common.operands.n && status == ALLOT_OK; i++) {
-        struct archive *other = NULL;
-        status = access(operand(args, i), F_OK) == 0
-                     ? archive_open_to_read(&other, operand(args, i), err)
-                     : allot_fail(err, ALLOT_ERR_IO, "%s: no such archive", operand(args, i));
-        archive_close(other);
-    }
+    for (size_t i = 2; i < args->common.operands.n && status == ALLOT_OK; i++)
+        status = archive_merge_check(operand(args, i), err);
     if (status == ALLOT_OK)
         status = archive_open(&archive, operand(args, 1), err);
     for (size_t i = 2; i < args->common.operands.n && status == ALLOT_OK; i++) {
         struct archive_merged merged;
-        status = archive_merge(archive, operand(args, i), &merged, err);
+        status = archive_merge(archive, operand(args, i), &merged, progress, err);
         command_end_progress(progress);
         if (status == ALLOT_OK && json)
             json_array_append_new(list, merged_json(&merged, operand(args, i)));
@@ -84,7 +78,7 @@ const struct command command_archive = {
                    "learned layouts. "
                    "All is known by hashes of its content, so what two archives say of the same model, text "
                    "and importance "
-                   "matrix is the same, and stays as it is. The others are not changed.",
+                   "matrix is the same, and stays as it is. What the others hold is not changed.",
     .arguments_size = sizeof(struct archive_arguments),
     .min_operands = 3,
     .max_operands = SIZE_MAX,

@@ -97,8 +97,9 @@ static allot_status name_outputs(struct plan_run *run, struct allot_error *err)
 static allot_status check_outputs(const struct plan_run *run, const char *user_imatrix,
                                   struct allot_error *err)
 {
-    const struct job_inputs inputs = {
-        .files = {run->args->sized.like, user_imatrix, run->args->sized.speed.table}};
+    const struct job_inputs inputs = {.files = {run->args->sized.like, user_imatrix,
+                                                run->args->sized.speed.table,
+                                                layout_given(&run->args->sized) ? LAYOUTS_ARCHIVE : NULL}};
     allot_status status = ALLOT_OK;
     for (size_t r = 0; run->args->output && status == ALLOT_OK && r < run->ladder.n; r++) {
         status = job_check_output(&run->job, &inputs, run->outputs[r].recipe, err);

@@ -48,29 +48,45 @@ static allot_status check(const void *arguments, struct allot_error *err)
     return calibration_check(&args->calibrated, err);
 }
 
+/* Text t's windows behind the *n of the texts before it. The same windows twice would make errors look small.
+ */
+static allot_status add_windows(struct search *s, size_t t, int32_t **ids, int64_t *n,
+                                const struct text_windows *windows, struct allot_error *err)
+{
+    const size_t n_ctx = (size_t)windows->n_ctx;
+    for (size_t k = 0; k < t; k++)
+        if (strcmp(s->text_sha256[k], windows->sha256) == 0)
+            return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s and %s have the same windows; give each text once",
+                              s->args->evals.items[k], s->args->evals.items[t]);
+    int32_t *grown = realloc(*ids, (size_t)(*n + windows->n) * n_ctx * sizeof *grown);
+    if (grown == NULL)
+        return allot_fail_memory(err, (size_t)(*n + windows->n) * n_ctx * sizeof *grown, "windows");
+    *ids = grown;
+    memcpy(grown + (size_t)*n * n_ctx, windows->ids, (size_t)windows->n * n_ctx * sizeof *grown);
+    memcpy(s->text_sha256[t], windows->sha256, sizeof windows->sha256);
+    *n += windows->n;
+    s->first_window[t + 1] = (size_t)*n;
+    return ALLOT_OK;
+}
+
 /* The windows of all texts, one text after the other. */
 static allot_status read_evals(struct search *s, struct allot_error *err)
 {
     const struct search_arguments *args = s->args;
-    const size_t most = args->evals.n * (size_t)args->windows * (size_t)args->ctx;
     struct text_vocab *vocab = NULL;
-    int32_t *ids = malloc(most * sizeof *ids);
+    int32_t *ids = NULL;
     int64_t n = 0;
     s->first_window = calloc(args->evals.n + 1, sizeof *s->first_window);
     s->text_sha256 = calloc(args->evals.n, sizeof *s->text_sha256);
-    allot_status status = ids && s->first_window && s->text_sha256
+    allot_status status = s->first_window && s->text_sha256
                               ? text_vocab_open(&vocab, model_first_path(s->job.model), err)
-                              : allot_fail_memory(err, most * sizeof *ids, "windows");
+                              : allot_fail_memory(err, args->evals.n * sizeof *s->text_sha256, "texts");
     for (size_t t = 0; t < args->evals.n && status == ALLOT_OK; t++) {
         struct text_windows windows = {0};
         const char *path = args->evals.items[t];
         status = text_windows_from_files(&windows, vocab, &path, 1, (int32_t)args->ctx, args->windows, err);
-        if (status != ALLOT_OK)
-            break;
-        memcpy(ids + n * args->ctx, windows.ids, (size_t)(windows.n * args->ctx) * sizeof *ids);
-        memcpy(s->text_sha256[t], windows.sha256, sizeof windows.sha256);
-        n += windows.n;
-        s->first_window[t + 1] = (size_t)n;
+        if (status == ALLOT_OK)
+            status = add_windows(s, t, &ids, &n, &windows, err);
         text_windows_release(&windows);
     }
     text_vocab_close(vocab);
@@ -90,9 +106,12 @@ static allot_status open_run(struct search *s, struct allot_error *err)
     if (status == ALLOT_OK)
         status = read_evals(s, err);
     if (status == ALLOT_OK && s->args->output)
-        status = search_files_check(s->args->output, err);
+        status = search_files_check(s, err);
     if (status == ALLOT_OK)
         status = model_job_archive(&s->job, args->texts.n ? ARCHIVE_CREATE : ARCHIVE_EXISTING, err);
+    if (status == ALLOT_OK && archive_is_read_only(s->job.archive))
+        allot_note(s->progress, "%s cannot be written: nothing that is measured is kept",
+                   s->job.archive_path);
     if (status == ALLOT_OK)
         status = model_job_hash(&s->job, s->progress, err);
     if (status != ALLOT_OK)

@@ -71,7 +71,7 @@ void job_imatrix_weights_free(float **weights, const struct gguf_model *model);
 
 /* What a command reads besides the model and its archive. */
 struct job_inputs {
-    const char *files[3]; /* NULL entries are skipped */
+    const char *files[4]; /* NULL entries are skipped */
     const struct string_list *texts;
 };
 

@@ -119,7 +119,8 @@ static allot_status check_before_work(const struct quantize_run *run, struct all
     const struct calibrated_arguments *args = &run->args->calibrated;
     const struct job_inputs inputs = {
         .files = {args->imatrix, args->sized.like,
-                  run->args->recipe ? run->args->recipe : args->sized.speed.table},
+                  run->args->recipe ? run->args->recipe : args->sized.speed.table,
+                  layout_given(&args->sized) ? LAYOUTS_ARCHIVE : NULL},
         .texts = &args->texts};
     const bool exports_imatrix = !run->args->recipe && !args->imatrix && !args->no_imatrix;
     return check_outputs(run, &inputs, exports_imatrix, err);

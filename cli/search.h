@@ -104,7 +104,8 @@ const struct option_set *const *search_option_sets(size_t *n);
 
 /* ---- Builds (search_build.c) ------------------------------------------------------------------- */
 
-/* The name (printf) and a copy of types [n_tensors]; fills in bytes. */
+/* The name (printf; where a source or an attempt has it, or one that makes the same name of a file, with a
+ * number behind it) and a copy of types [n_tensors]; fills in bytes. */
 allot_status build_init(struct build *b, struct search *s, enum family family, const enum ggml_type *types,
                         struct allot_error *err, const char *name, ...) __attribute__((format(printf, 6, 7)));
 void build_release(struct build *b);

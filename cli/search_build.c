@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/mean.h"
 #include "search.h"
+#include "search_files.h"
 
 /* Of the file that allot writes with the build's types. */
 static allot_status count_bytes(struct build *b, const struct search *s, struct allot_error *err)
@@ -20,6 +21,27 @@ static allot_status count_bytes(struct build *b, const struct search *s, struct 
     return status;
 }
 
+/* Would both have one name of a file? */
+static bool same_name(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++)
+        if ((search_name_byte(*a) ? *a : '_') != (search_name_byte(*b) ? *b : '_'))
+            return false;
+    return *a == *b;
+}
+
+static bool name_taken(const struct search *s, const char *name, const struct build *own)
+{
+    for (size_t i = 0; i < s->n_sources; i++)
+        if (s->sources[i].build.name && &s->sources[i].build != own &&
+            same_name(s->sources[i].build.name, name))
+            return true;
+    for (size_t i = 0; i < s->n_attempts; i++)
+        if (&s->attempts[i] != own && same_name(s->attempts[i].name, name))
+            return true;
+    return false;
+}
+
 allot_status build_init(struct build *b, struct search *s, enum family family, const enum ggml_type *types,
                         struct allot_error *err, const char *name, ...)
 {
@@ -29,6 +51,9 @@ allot_status build_init(struct build *b, struct search *s, enum family family, c
     va_start(args, name);
     vsnprintf(text, sizeof text, name, args);
     va_end(args);
+    const size_t length = strlen(text);
+    for (int k = 2; name_taken(s, text, b) && length + 12 < sizeof text; k++)
+        snprintf(text + length, sizeof text - length, "-%d", k);
     *b = (struct build){.name = strdup(text),
                         .family = family,
                         .types = calloc(n + 1, sizeof *b->types),

@@ -4,8 +4,14 @@
 
 #include "search.h"
 
-/* Makes the folder if there is none; refuses one that cannot be written to. */
-allot_status search_files_check(const char *folder, struct allot_error *err);
+/* Bytes of names that names of files keep; the others become '_'. */
+bool search_name_byte(char c);
+
+/* Makes the folder if there is none; refuses one that cannot be written to, and one where what is to be
+ * written is an input. Before long work. */
+allot_status search_files_check(const struct search *s, struct allot_error *err);
+/* The same of the recipe of a build of this name. */
+allot_status search_files_check_recipe(const struct search *s, const char *name, struct allot_error *err);
 /* FOLDER/result.json; the document stays the caller's. */
 allot_status search_files_document(const char *folder, const json_t *document, struct allot_error *err);
 /* FOLDER/imatrix.gguf, if the importance matrix was computed here. */

@@ -157,12 +157,13 @@ static json_t *candidate_json(const struct judged *j, const struct build *b, con
     json_put(object, "bits_per_weight",
              json_number(bits_per_weight(b->data_bytes, model_parameters(s->job.model))));
     put_figures(object, b, s, s->args->evals.n);
-    for (size_t t = 0; t < s->args->evals.n; t++) {
+    for (size_t t = 0; t < s->args->evals.n && b->measured; t++) {
         json_t *text = json_object();
         put_figures(text, b, s, t);
         json_array_append_new(texts, text);
     }
-    json_put(object, "texts", texts);
+    json_put(object, "texts", b->measured ? json_incref(texts) : json_null());
+    json_decref(texts);
     json_put(object, "predicted", json_number(b->predicted));
     json_put(object, "confidence", json_number(b->confidence));
     json_put(object, "tried_because", b->reason[0] ? json_text(b->reason) : json_null());

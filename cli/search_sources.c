@@ -9,6 +9,7 @@
 #include "quant/quant.h"
 #include "search.h"
 #include "search/mix.h"
+#include "search_files.h"
 
 /* Tried unless --sources names others: the plain mixes that people publish. */
 static const char *const usual_mixes[] = {"Q2_K", "Q3_K_M", "IQ4_XS", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0"};
@@ -78,6 +79,10 @@ static allot_status add_source(struct search *s, const char *name, bool asked, s
         if (bare != NULL)
             status = allot_fail(&why, ALLOT_ERR_ARGUMENT, "%s has no importances for %s", name, bare->name);
     }
+    for (size_t i = 0; i < s->n_sources && status == ALLOT_OK; i++)
+        if (s->sources[i].layout == layout &&
+            (layout || strcmp(s->sources[i].build.name, mix_find(name)) == 0))
+            status = allot_fail(&why, ALLOT_ERR_ARGUMENT, "%s is a source already", name);
     if (status != ALLOT_OK && (asked || status == ALLOT_ERR_MEMORY)) {
         free(types);
         return allot_fail(err, status, "%s", why.message);
@@ -93,6 +98,8 @@ static allot_status add_source(struct search *s, const char *name, bool asked, s
     status = build_init(&source->build, s, layout ? FAMILY_LEARNED : FAMILY_PLAIN, types, err, "%s",
                         layout ? layout->name : mix_find(name));
     free(types);
+    if (status == ALLOT_OK)
+        status = search_files_check_recipe(s, source->build.name, err);
     if (status == ALLOT_OK) {
         struct strbuf sb = {0};
         if (layout)
@@ -117,9 +124,6 @@ static allot_status add_named(struct search *s, const char *list, struct allot_e
         memcpy(name, list, n);
         name[n] = '\0';
         list += n + (list[n] == ',');
-        for (size_t i = 0; i < s->n_sources; i++)
-            if (strcmp(s->sources[i].build.name, name) == 0)
-                return allot_fail(err, ALLOT_ERR_ARGUMENT, "--sources names %s twice", name);
         status = add_source(s, name, true, err);
     }
     return status;

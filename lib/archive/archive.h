@@ -24,11 +24,14 @@ void archive_close(struct archive *a);
 struct archive_merged {
     int64_t cost_sets, costs, measurements, blobs; /* that are new */
 };
+/* Is there an archive to merge? */
+allot_status archive_merge_check(const char *path, struct allot_error *err);
 /* Takes over what the archive at the path holds and a does not, all or nothing; hashes of files aside, which
  * are facts about one machine. Which set of costs is the newest does not change, unless there was none. The
- * other archive is not changed. */
+ * content of the other archive is not changed. One whose tables or values are not what they should be is
+ * refused. Stage "merge"; interrupted, nothing is taken over. */
 allot_status archive_merge(struct archive *a, const char *path, struct archive_merged *merged,
-                           struct allot_error *err);
+                           const struct allot_progress *progress, struct allot_error *err);
 
 /* ---- Hashes of files, cached by identity -------------------------------------------------- */
 /* True and the hash if the file with exactly this identity was hashed before. */

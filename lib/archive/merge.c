@@ -5,8 +5,10 @@
 #include "archive/archive.h"
 
 #include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "archive/sql.h"
 #include "base/error.h"
@@ -71,22 +73,90 @@ static allot_status take_all(const struct archive *a, struct archive_merged *mer
     return sql_end(a, status, err);
 }
 
-allot_status archive_merge(struct archive *a, const char *path, struct archive_merged *merged,
-                           struct allot_error *err)
+allot_status archive_merge_check(const char *path, struct allot_error *err)
 {
-    struct archive *other;
-    memset(merged, 0, sizeof *merged);
-    if (access(path, F_OK) != 0)
+    struct archive *other = NULL;
+    struct stat st;
+    if (stat(path, &st) != 0 || st.st_size == 0) /* an empty file would be made an archive */
         return allot_fail(err, ALLOT_ERR_IO, "%s: no such archive", path);
-    allot_status status = archive_open_to_read(&other, path, err); /* which checks it */
-    if (status != ALLOT_OK)
-        return status;
+    allot_status status = archive_open_to_read(&other, path, err);
     archive_close(other);
-    status = sql_run(a, err, "merge", "ATTACH DATABASE ? AS other", "t", path);
+    return status;
+}
+
+struct watch {
+    const struct allot_progress *progress;
+    bool stopped;
+};
+
+/* SQLite calls it now and then, and gives up if it is not 0. */
+static int asks_to_stop(void *user)
+{
+    struct watch *watch = user;
+    struct allot_error unused;
+    watch->stopped = watch->stopped || allot_report(watch->progress, &unused, "merge", 0, 1) != ALLOT_OK;
+    return watch->stopped;
+}
+
+/* Each table must be one with rows of its own: a view, or a table that code makes up, could have no end. And
+ * what is read as numbers must be numbers. */
+static allot_status check_tables(const struct archive *a, const char *path, struct allot_error *err)
+{
+    static const char sql[] =
+        "SELECT (SELECT count(*) FROM other.sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE "
+        "VIRTUAL%'"
+        " AND name IN ('blobs', 'cost_sets', 'finished_types', 'costs', 'cost_values', 'measurements')) = 6";
+    static const char values[] =
+        "SELECT NOT EXISTS (SELECT 1 FROM other.costs WHERE typeof(bytes) <> 'integer' OR bytes <= 0 OR"
+        " typeof(cost) NOT IN ('real', 'integer', 'null') OR abs(cost) > 1e30 OR"
+        " typeof(std_err) NOT IN ('real', 'integer', 'null') OR typeof(tensor) <> 'text' OR typeof(type) <> "
+        "'text')"
+        " AND NOT EXISTS (SELECT 1 FROM other.blobs WHERE typeof(kind) <> 'text' OR typeof(key) <> 'text' OR"
+        " typeof(data) <> 'blob') AND NOT EXISTS (SELECT 1 FROM other.measurements WHERE typeof(json) <> "
+        "'text')";
+    const char *const checks[] = {sql, values};
+    allot_status status = ALLOT_OK;
+    for (size_t i = 0; i < sizeof checks / sizeof *checks && status == ALLOT_OK; i++) {
+        sqlite3_stmt *stmt;
+        bool row = false, good = false;
+        status = sql_prepare(a, &stmt, err, "merge", checks[i], "");
+        if (status == ALLOT_OK)
+            status = sql_step(a, stmt, &row, err, "merge");
+        if (status == ALLOT_OK)
+            good = row && sqlite3_column_int64(stmt, 0) == 1;
+        sqlite3_finalize(stmt);
+        if (status == ALLOT_OK && !good)
+            status = allot_fail(err, ALLOT_ERR_FORMAT, "%s: the archive is damaged: %s", path,
+                                i == 0 ? "a table is not what it should be"
+                                       : "values are not what they should be");
+    }
+    return status;
+}
+
+allot_status archive_merge(struct archive *a, const char *path, struct archive_merged *merged,
+                           const struct allot_progress *progress, struct allot_error *err)
+{
+    memset(merged, 0, sizeof *merged);
+    allot_status status = archive_merge_check(path, err);
     if (status != ALLOT_OK)
         return status;
-    status = take_all(a, merged, err);
+    char *plain = malloc(strlen(path) + 3); /* what begins so is no URI */
+    if (plain == NULL)
+        return allot_fail_memory(err, strlen(path), "a path");
+    sprintf(plain, "%s%s", path[0] == '/' ? "" : "./", path);
+    status = sql_run(a, err, "merge", "ATTACH DATABASE ? AS other", "t", plain);
+    free(plain);
+    if (status != ALLOT_OK)
+        return status;
+    struct watch watch = {progress, false};
     struct allot_error unused;
+    status = check_tables(a, path, err);
+    sqlite3_progress_handler(a->db, 100000, asks_to_stop, &watch);
+    if (status == ALLOT_OK)
+        status = take_all(a, merged, err);
+    sqlite3_progress_handler(a->db, 0, NULL, NULL);
     sql_run(a, &unused, "merge", "DETACH DATABASE other", "");
-    return status;
+    return watch.stopped
+               ? allot_fail(err, ALLOT_ERR_INTERRUPTED, "interrupted; nothing of %s was taken over", path)
+               : status;
 }

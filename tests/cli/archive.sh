@@ -25,3 +25,19 @@ run archive merge other.allot b.allot a.allot >/dev/null
 quick validate m.gguf --eval e.txt --windows 2 --ctx 64 --archive other.allot --json --methods fisher >all.json
 [ "$(json resumed <all.json)" -gt 0 ] && echo 'measurements came along'
 quick plan m.gguf --bpw 4.5 --interactions --archive both.allot | grep -c interactions
+# others whose tables are made up, or whose values are none
+hostile() { # SQL
+    cp a.allot hostile.allot
+    python3 -c 'import sqlite3, sys
+d = sqlite3.connect("hostile.allot"); d.executescript(sys.argv[1]); d.commit()' "$1"
+    run archive merge victim.allot hostile.allot
+}
+hostile "DROP TABLE measurements; CREATE VIEW measurements AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x, x, x, x, x, x FROM c"
+hostile "UPDATE costs SET cost = 'abc'"
+hostile "UPDATE costs SET bytes = -1"
+hostile "INSERT INTO blobs VALUES ('layout', 'k', 'text')"
+: >empty.allot
+run archive merge victim.allot empty.allot
+cp a.allot file:a.allot
+run archive merge victim.allot file:a.allot
+ls | grep -c '^a.allot$'

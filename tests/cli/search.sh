@@ -27,6 +27,29 @@ grep -c 'only learned from' out/result.json
 recipe=$(ls out/*.recipe | head -n 1)
 quick quantize m.gguf ours.gguf --recipe "$recipe" --imatrix out/imatrix.gguf >/dev/null
 quick verify "$recipe" ours.gguf | tail -n 1
+quick report out/result.json --markdown card.md | sed -E 's/[0-9]+/N/g'
+# names that would be one: of a layout and of what is tried, and of files
+printf '%s\n' 'ffn_down=Q8_0' '.*=Q4_K' >r
+quick quantize m.gguf second.gguf --recipe r >/dev/null
+quick learn second.gguf --name allot-Q4_K_M >/dev/null
+again=(--eval e.txt --windows 2 --ctx 64 --types Q3_K,Q4_K,Q6_K,Q8_0)
+quick search m.gguf "${again[@]}" --sources Q4_K_M,allot-Q4_K_M -o twins >/dev/null
+quick report twins/result.json --markdown card.md | sed -E 's/[0-9]+/N/g'
+quick search m.gguf "${again[@]}" --sources Q4_K_M,q4_k_m
+quick search m.gguf "${again[@]}" --eval e.txt --sources Q4_K_M
+# nothing that is read is written over, through links neither
+mkdir danger
+text 100 9 >danger/result.json
+cp danger/result.json kept.txt
+quick search m.gguf "${again[@]}" --eval danger/result.json --sources Q4_K_M -o danger
+cmp kept.txt danger/result.json
+rm danger/result.json
+ln -s ../m.gguf danger/Q4_K_M.recipe
+quick search m.gguf "${again[@]}" --sources Q4_K_M -o danger
+ln -sf ../m.gguf.allot danger/Q4_K_M.recipe
+quick search m.gguf "${again[@]}" --sources Q4_K_M -o danger
+"$ALLOT" inspect m.gguf | head -n 1
+quick plan m.gguf --layout other -o layouts.allot
 # again, from the archive alone, on one thread: the same, and nothing is measured
 quick search m.gguf --eval e.txt --windows 2 --ctx 64 --types Q3_K,Q4_K,Q6_K,Q8_0 --sources Q4_K_M,Q6_K,other -t 1 --json >again.json
 [ "$(json recalled <again.json)" = "$(json builds <again.json)" ] && echo 'nothing is measured again'
