@@ -108,6 +108,15 @@ static void add_row(struct table *t, const struct comparison *c, size_t candidat
         add_place(t, c, candidate);
 }
 
+/* A text given twice adds windows that tell nothing new. */
+static void remark_twins(const struct comparison *c, size_t text)
+{
+    for (size_t other = 0; other < text; other++)
+        if (strcmp(c->result.text_sha256[other], c->result.text_sha256[text]) == 0)
+            printf("remark: %s and %s have the same windows, so errors over all texts are too small\n",
+                   c->args->texts.items[other], c->args->texts.items[text]);
+}
+
 static void remark_overlap(const struct comparison *c, size_t text)
 {
     const struct seen_overlap *o = &c->overlaps[text];
@@ -157,8 +166,10 @@ static allot_status print_text(const struct comparison *c, struct allot_error *e
             add_row(&t, c, candidate, text);
         status = table_print(&t, err);
     }
-    for (size_t text = 0; status == ALLOT_OK && text < n_texts; text++)
+    for (size_t text = 0; status == ALLOT_OK && text < n_texts; text++) {
         remark_overlap(c, text);
+        remark_twins(c, text);
+    }
     return status == ALLOT_OK && c->speeds ? print_speeds(c, err) : status;
 }
 

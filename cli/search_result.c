@@ -430,6 +430,10 @@ static allot_status print_text(const struct judged *j, struct allot_error *err)
     const struct search *s = j->s;
     printf("%s: %" PRId64 " builds (%" PRId64 " of them on record), %" PRId64 " windows of %d tokens\n\n",
            s->job.model->path, s->n_tried, s->n_recalled, s->windows.n, s->windows.n_ctx);
+    if (j->n == 0)
+        printf(
+            "No source was measured whole (those that are only learned from are not), so there is nothing to "
+            "compare.\n\n");
     printf("Survivors\n");
     allot_status status = print_files(j, true, err);
     if (status == ALLOT_OK) {

@@ -19,3 +19,5 @@ synthetic other.gguf
 quick measure m.gguf other.gguf -f a.txt --ctx 128 --windows 1
 quick measure m.gguf absent.gguf -f a.txt
 run measure m.gguf q2.gguf -f a.txt --ctx 128 --windows 1 --archive absent/a -t 2 | wc -l
+# a text given twice is told
+quick measure m.gguf q2.gguf -f a.txt -f a.txt --ctx 128 --windows 1 | grep remark

@@ -28,6 +28,8 @@ recipe=$(ls out/*.recipe | head -n 1)
 quick quantize m.gguf ours.gguf --recipe "$recipe" --imatrix out/imatrix.gguf >/dev/null
 quick verify "$recipe" ours.gguf | tail -n 1
 quick report out/result.json --markdown card.md | sed -E 's/[0-9]+/N/g'
+# nothing but what is only learned from
+quick search m.gguf --eval e.txt --windows 2 --ctx 64 --sources other | sed -n 3p
 # names that would be one: of a layout and of what is tried, and of files
 printf '%s\n' 'ffn_down=Q8_0' '.*=Q4_K' >r
 quick quantize m.gguf second.gguf --recipe r >/dev/null
