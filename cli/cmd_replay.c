@@ -112,8 +112,8 @@ static void compare_candidate(struct differences *d, const json_t *then, const j
     }
     if (!same_number(mean_kl(then), mean_kl(now))) {
         snprintf(what, sizeof what, "%.250s: KL", name);
-        snprintf(numbers[0], sizeof numbers[0], "%.9g", mean_kl(then));
-        snprintf(numbers[1], sizeof numbers[1], "%.9g", mean_kl(now));
+        snprintf(numbers[0], sizeof numbers[0], "%.12g", mean_kl(then));
+        snprintf(numbers[1], sizeof numbers[1], "%.12g", mean_kl(now));
         add_difference(d, what, numbers[0], numbers[1]);
     }
 }

@@ -45,6 +45,12 @@ static allot_status check(const void *arguments, struct allot_error *err)
     for (size_t i = 0; (name = calibration_run_option(i)) != NULL && !args->calibrated.texts.n; i++)
         if (string_list_has(given, name))
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s wants a calibration text (-f TEXT)", name);
+    if (!args->calibrated.texts.n && (args->calibrated.imatrix || args->calibrated.no_imatrix))
+        return allot_fail(
+            err, ALLOT_ERR_ARGUMENT,
+            "--%s wants a calibration text (-f TEXT); without one the costs on record are used, with "
+            "their imatrix",
+            args->calibrated.imatrix ? "imatrix" : "no-imatrix");
     return calibration_check(&args->calibrated, err);
 }
 
@@ -164,6 +170,8 @@ static allot_status run_steps(struct search *s, json_t **document, struct allot_
     if (status == ALLOT_OK)
         status = check_overlap(s, err);
     provenance_fill(&s->keys, &s->imatrix, s->imatrix.path ? s->imatrix.path : "imatrix.gguf", s->job.sha256);
+    if (status == ALLOT_OK)
+        status = search_check_plans(s, err);
     if (status == ALLOT_OK)
         status = trial_open(&s->trial, s->job.model, s->pool, &s->windows,
                             s->imatrix.present ? &s->imatrix.data : NULL, &s->memory, err);

@@ -45,6 +45,7 @@ struct build {
 struct source {
     struct build build;
     const struct layout *layout; /* NULL: a mix of llama-quantize */
+    const char *found_by;        /* the mix's name, or the SHA-256 that the layout is kept by */
     bool learning_only;          /* its groups are used, the whole is no candidate */
     char *origin;
 };
@@ -84,6 +85,7 @@ struct search {
     struct provenance keys;
     double started; /* seconds_now */
     int64_t n_tried, n_recalled;
+    bool begun;       /* the untouched model was run */
     bool over_budget; /* builds or hours ran out */
 
     struct source *sources;
@@ -130,6 +132,8 @@ allot_status search_isolate(struct search *s, struct allot_error *err);
 
 /* ---- Candidates (search_candidates.c) ---------------------------------------------------------- */
 
+/* Can plans be made of these costs with these types? Asked before anything is measured. */
+allot_status search_check_plans(const struct search *s, struct allot_error *err);
 /* Until nothing earns a build, or the budget is used up. */
 allot_status search_candidates(struct search *s, struct allot_error *err);
 

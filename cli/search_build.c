@@ -95,12 +95,17 @@ static bool budget_left(struct search *s)
     return false;
 }
 
-/* The trial is opened and the untouched model run when the first measurement is wanted. */
+/* The untouched model is run when the first measurement is wanted: what is wrong with it is no build's fault.
+ */
 static allot_status try_out(struct build *b, struct search *s, const struct trial_step *step,
                             struct allot_error *err)
 {
     const struct tried with = {&s->job, &s->imatrix, &s->windows};
     struct allot_error why;
+    double seconds;
+    if (!s->begun && trial_begin(s->trial, &seconds, err) != ALLOT_OK)
+        return err->status;
+    s->begun = true;
     allot_status status = trial_measure(b->kl, b->ln_ppl, s->trial, b->types, step, s->progress, &why);
     if (status == ALLOT_ERR_NUMERIC) {
         snprintf(b->failure, sizeof b->failure, "%.255s", why.message);

@@ -193,6 +193,37 @@ static allot_status combine(struct build *b, struct search *s, const struct comb
     return ALLOT_OK;
 }
 
+struct planning {
+    struct constraints constraints;
+    struct knapsack knapsack;
+};
+
+static allot_status planning_init(struct planning *p, const struct search *s, struct allot_error *err)
+{
+    const struct calibrated_arguments *args = &s->args->calibrated;
+    *p = (struct planning){0};
+    allot_status status = constraints_parse(&p->constraints, args->types, &args->sized.constraints, err);
+    if (status == ALLOT_OK)
+        status = constraints_bind(&p->constraints, s->job.model, err);
+    if (status == ALLOT_OK)
+        status = knapsack_init(&p->knapsack, s->job.model, &s->costs, &p->constraints, err);
+    return status;
+}
+
+static void planning_release(struct planning *p)
+{
+    knapsack_release(&p->knapsack);
+    constraints_release(&p->constraints);
+}
+
+allot_status search_check_plans(const struct search *s, struct allot_error *err)
+{
+    struct planning planning;
+    allot_status status = planning_init(&planning, s, err);
+    planning_release(&planning);
+    return status;
+}
+
 /* allot's own plan of the anchor's size. Its predicted KL is its costs', corrected by what those of the
  * anchor are off. */
 static allot_status plan(struct build *b, struct search *s, const struct combining *c,
@@ -202,16 +233,11 @@ static allot_status plan(struct build *b, struct search *s, const struct combini
     const struct rung rung = {.bytes = candidate->bytes, .text = "anchor"};
     struct sized_arguments sized = s->args->calibrated.sized;
     struct type_plan plan = {0};
-    struct constraints constraints = {0};
-    struct knapsack knapsack = {0};
-    sized.sizes = "anchor";
-    allot_status status = constraints_parse(&constraints, s->args->calibrated.types, &sized.constraints, err);
+    struct planning planning;
+    sized.sizes = rung.text; /* so that the rung's bytes count */
+    allot_status status = planning_init(&planning, s, err);
     if (status == ALLOT_OK)
-        status = constraints_bind(&constraints, s->job.model, err);
-    if (status == ALLOT_OK)
-        status = knapsack_init(&knapsack, s->job.model, &s->costs, &constraints, err);
-    if (status == ALLOT_OK)
-        status = type_plan_solve(&plan, &knapsack, &sized, &rung, &s->keys, err);
+        status = type_plan_solve(&plan, &planning.knapsack, &sized, &rung, &s->keys, err);
     for (int64_t i = 0; status == ALLOT_OK && i < s->job.model->n_tensors; i++)
         if (!trial_usable(s->trial, i))
             plan.types[i] = s->job.model->tensors[i].type;
@@ -224,8 +250,7 @@ static allot_status plan(struct build *b, struct search *s, const struct combini
             b->predicted *= build_kl(&anchor->build, s, s->args->evals.n).mean / own;
     }
     type_plan_release(&plan);
-    knapsack_release(&knapsack);
-    constraints_release(&constraints);
+    planning_release(&planning);
     return status;
 }
 
@@ -242,6 +267,7 @@ static allot_status attempt(struct search *s, struct combining *c, const struct 
     if (!builds || !records)
         return allot_fail_memory(err, (i + 1) * sizeof *builds, "candidates");
     struct build *b = &s->attempts[i];
+    *b = (struct build){0};
     allot_status status = candidate->phase == CANDIDATE_PLAN ? plan(b, s, c, candidate, err)
                                                              : combine(b, s, c, candidate, choices, err);
     if (status == ALLOT_ERR_INFEASIBLE) { /* an attempt that could not be built */
@@ -250,8 +276,10 @@ static allot_status attempt(struct search *s, struct combining *c, const struct 
         status = build_init(b, s, FAMILY_PLAN, anchor->types, err, "allot-%s", anchor->name);
         snprintf(b->failure, sizeof b->failure, "%.255s", why.message);
     }
-    if (status != ALLOT_OK)
+    if (status != ALLOT_OK) {
+        build_release(b);
         return status;
+    }
     snprintf(b->reason, sizeof b->reason, "%s: %.300s", candidate_phase_name(candidate->phase),
              candidate->reason);
     allot_note(s->progress, "search: %s, %s", b->name, b->reason);
@@ -266,7 +294,7 @@ static allot_status attempt(struct search *s, struct combining *c, const struct 
     return status;
 }
 
-/* Pointers into builds move when there are more of them. */
+/* What candidate_next is to know of the attempts. */
 static void refresh_records(struct search *s, const struct candidate *newest)
 {
     for (size_t i = 0; i < s->n_attempts; i++)

@@ -13,6 +13,7 @@
 #include "measure/rank.h"
 #include "search.h"
 #include "search_files.h"
+#include "seen_text.h"
 
 /* All that was measured whole, sources first. */
 struct judged {
@@ -118,9 +119,9 @@ static void put_figures(json_t *object, const struct build *b, const struct sear
 
 static json_t *groups_json(const struct build *b, const struct search *s)
 {
-    json_t *object = json_object();
     if (b->options == NULL)
         return json_null();
+    json_t *object = json_object();
     for (size_t g = 0; g < s->n_groups; g++) {
         const struct build *of = s->groups[g].options[b->options[g]].of;
         json_put(object, role_name(s->groups[g].role), json_text(of ? of->name : "as it is"));
@@ -232,7 +233,8 @@ static json_t *alone_json(const struct search *s)
             json_put(object, "bytes", json_integer(option->alone.bytes));
             put_figures(object, &option->alone, s, s->args->evals.n);
             json_put(object, "kept", json_boolean(option->stays));
-            json_put(object, "reason", option->pruned.line[0] ? json_text(option->pruned.line) : json_null());
+            const char *reason = option->alone.failure[0] ? option->alone.failure : option->pruned.line;
+            json_put(object, "reason", reason[0] ? json_text(reason) : json_null());
             json_array_append_new(list, object);
         }
     return list;
@@ -272,20 +274,26 @@ static json_t *model_json(const struct search *s)
     return object;
 }
 
+/* What the costs are of; how it was cut is known where the archive has it. */
 static json_t *calibration_json(const struct search *s)
 {
     const struct archive_cost_set_info *set = &s->costs.set;
     const struct string_list *texts = &s->args->calibrated.texts;
     struct strbuf name = {0};
+    struct text_windows windows = {0};
+    struct allot_error unused;
+    bool own;
     json_t *list = json_array(), *object = json_object();
     for (size_t i = 0; i < texts->n; i++)
         strbuf_addf(&name, "%s%s", i ? ", " : "", file_base_name(texts->items[i]));
-    const int64_t ctx = s->args->calibrated.sequence_length;
+    if (seen_text_get(&windows, &own, s->job.archive, set->text_sha256, &unused) != ALLOT_OK)
+        windows = (struct text_windows){0};
     json_put(object, "name", json_text(texts->n && name.data ? name.data : "of the costs on record"));
     json_put(object, "sha256", json_text(set->text_sha256));
-    json_put(object, "ctx", json_integer(ctx));
-    json_put(object, "windows", json_integer(set->n_tokens / ctx));
+    json_put(object, "ctx", json_integer(windows.n_ctx));
+    json_put(object, "windows", json_integer(windows.n));
     json_put(object, "tokens", json_integer(set->n_tokens));
+    text_windows_release(&windows);
     strbuf_release(&name);
     json_array_append_new(list, object);
     return list;
@@ -307,7 +315,7 @@ static json_t *evaluation_json(const struct search *s)
     return list;
 }
 
-/* What says where files are, and nothing of the result. */
+/* What says where files are, how much memory and time there is, and nothing of the result. */
 static bool about_paths(const char *name)
 {
     static const char *const names[] = {"file", "eval", "imatrix", "output", "mem", "sources", "hours"};
@@ -332,7 +340,7 @@ static json_t *arguments_json(const struct search *s)
     json_t *list = json_array();
     options_unparse(sets, n_sets, s->args, &s->args->calibrated.sized.common.given, add_argument, list);
     for (size_t i = 0; i < s->n_sources; i++)
-        strbuf_addf(&sources, "%s%s", i ? "," : "--sources=", s->sources[i].build.name);
+        strbuf_addf(&sources, "%s%s", i ? "," : "--sources=", s->sources[i].found_by);
     if (sources.data)
         json_array_append_new(list, json_text(sources.data));
     strbuf_release(&sources);
@@ -425,6 +433,23 @@ static allot_status print_anchors(const struct judged *j, struct allot_error *er
     return table_print(&t, err);
 }
 
+static void print_failure(const struct build *b)
+{
+    if (b->failure[0])
+        printf("%s could not be measured: %s\n", b->name, b->failure);
+}
+
+static void print_failures(const struct search *s)
+{
+    for (size_t i = 0; i < s->n_sources; i++)
+        print_failure(&s->sources[i].build);
+    for (size_t g = 0; g < s->n_groups; g++)
+        for (size_t k = 1; k < s->groups[g].n_options; k++)
+            print_failure(&s->groups[g].options[k].alone);
+    for (size_t i = 0; i < s->n_attempts; i++)
+        print_failure(&s->attempts[i]);
+}
+
 static allot_status print_text(const struct judged *j, struct allot_error *err)
 {
     const struct search *s = j->s;
@@ -444,6 +469,7 @@ static allot_status print_text(const struct judged *j, struct allot_error *err)
         printf("\nThe best no larger than each source\n");
         status = print_anchors(j, err);
     }
+    print_failures(s);
     if (isfinite(j->rank))
         printf("\nPredicted and measured KL of %zu files have a rank correlation of %.4f\n", j->n_ranked,
                j->rank);

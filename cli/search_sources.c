@@ -51,7 +51,8 @@ static bool all_exact(const struct search *s, const enum ggml_type *types)
     return true;
 }
 
-/* asked: the user named it, so that what is wrong with it is an error and no remark. */
+/* name: of a mix, of a layout, or a layout's SHA-256. asked: the user named it, so that what is wrong with it
+ * is an error and no remark. */
 static allot_status add_source(struct search *s, const char *name, bool asked, struct allot_error *err)
 {
     const struct gguf_model *model = s->job.model;
@@ -88,13 +89,15 @@ static allot_status add_source(struct search *s, const char *name, bool asked, s
         return allot_fail(err, status, "%s", why.message);
     }
     if (status != ALLOT_OK || all_exact(s, types)) {
-        allot_note(s->progress, "search: without %s: %s", name,
+        allot_note(s->progress, "search: without %s: %s", layout ? layout->name : name,
                    status != ALLOT_OK ? why.message : "nothing of this model changes with it");
         free(types);
         return ALLOT_OK;
     }
     struct source *source = &s->sources[s->n_sources++];
-    *source = (struct source){.layout = layout, .learning_only = layout && layout->learning_only};
+    *source = (struct source){.layout = layout,
+                              .found_by = layout ? layout->sha256 : mix_find(name),
+                              .learning_only = layout && layout->learning_only};
     status = build_init(&source->build, s, layout ? FAMILY_LEARNED : FAMILY_PLAIN, types, err, "%s",
                         layout ? layout->name : mix_find(name));
     free(types);
@@ -141,7 +144,7 @@ static allot_status add_usual(struct search *s, struct allot_error *err)
             for (size_t k = 0; k < s->n_sources; k++)
                 known |= s->sources[k].layout && strcmp(s->sources[k].layout->sha256, layout->sha256) == 0;
             if (!known)
-                status = add_source(s, layout->name, false, err);
+                status = add_source(s, layout->sha256, false, err);
         }
     return status;
 }

@@ -341,9 +341,10 @@ static json_t *plans_json(const struct validation *v)
         json_put(entry, "text_sha256", json_text(info(v, plan->set)->text_sha256));
         json_put(entry, "bits_per_weight", json_number(plan->bits_per_weight));
         json_put(entry, "file_bytes", json_integer(plan->file_bytes));
-        json_put(entry, "predicted", json_number(plan->predicted));
+        const bool in_nats = cost_set_in_nats(info(v, plan->set));
+        json_put(entry, "predicted", json_number(in_nats ? plan->predicted : (double)NAN));
         json_put(entry, "kl", mean_json(validation_kl(v, EVAL_TEXT, plan->assignment)));
-        json_put(entry, "floor", json_number(validation_floor(v, EVAL_TEXT, plan)));
+        json_put(entry, "floor", json_number(in_nats ? validation_floor(v, EVAL_TEXT, plan) : (double)NAN));
         json_put(entry, "ratio", json_number(validation_ratio(v, EVAL_TEXT, plan, false)));
         json_put(entry, "ratio_with_floor", json_number(validation_ratio(v, EVAL_TEXT, plan, true)));
         json_put(entry, "on_costs_text", seen_json(v, plan));

@@ -150,8 +150,8 @@ allot_status archive_merge(struct archive *a, const char *path, struct archive_m
         return status;
     struct watch watch = {progress, false};
     struct allot_error unused;
-    status = check_tables(a, path, err);
     sqlite3_progress_handler(a->db, 100000, asks_to_stop, &watch);
+    status = check_tables(a, path, err);
     if (status == ALLOT_OK)
         status = take_all(a, merged, err);
     sqlite3_progress_handler(a->db, 0, NULL, NULL);
