@@ -12,7 +12,7 @@
 
 enum report_family { FAMILY_PLAIN, FAMILY_LEARNED, FAMILY_HYBRID, FAMILY_PLAN, N_FAMILIES };
 enum report_state { STATE_SURVIVOR, STATE_REMOVED, STATE_FAILED };
-enum report_verdict { VERDICT_LOWER, VERDICT_TIE, VERDICT_LOST };
+enum report_verdict { VERDICT_LOWER, VERDICT_TIE, VERDICT_LOST, VERDICT_NONE };
 
 struct report_mean {
     double mean, se; /* NAN, NAN: not measured */
@@ -74,6 +74,7 @@ struct report_result {
     size_t n_candidates;
     struct report_anchor *anchors;
     size_t n_anchors;
+    bool cut_short;  /* its budget ended the search */
     double spearman; /* NAN: not said */
     int64_t n_predicted;
     struct report_cost *costs;

@@ -153,6 +153,8 @@ allot_status report_markdown(struct strbuf *sb, const struct report_result *resu
             "± one "
             "standard error; PPL ratio is the perplexity over the original's. All files were rebuilt from "
             "the same model and measured on the same texts.\n\n");
+    if (result->cut_short)
+        strbuf_addf(sb, "The search was ended by its budget: it had more to try.\n\n");
     if (n)
         add_survivors(sb, result, survivors, n);
     else

@@ -18,7 +18,7 @@ const char *report_family_name(enum report_family family)
 
 const char *report_verdict_name(enum report_verdict verdict)
 {
-    static const char *const names[] = {"found lower", "tie", "tried and lost"};
+    static const char *const names[] = {"found lower", "tie", "tried and lost", "nothing of its size"};
     return names[verdict];
 }
 
@@ -395,6 +395,8 @@ static void add_summary(struct strbuf *sb, const struct report_result *result, s
                 " layers, %s. Layouts learned from others were rebuilt from it: the layout is compared, "
                 "not the published file.</p>\n",
                 result->n_layers, str_size(size, result->model_bytes));
+    if (result->cut_short)
+        strbuf_addf(sb, "<p>The search was ended by its budget: it had more to try.</p>\n");
     strbuf_addf(
         sb, "<p>KL is the divergence of the file's next-token distribution from the original's, in nats per "
             "token; ± is one standard error with windows of text as samples. PPL ratio is the perplexity "

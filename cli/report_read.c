@@ -278,7 +278,7 @@ static void read_candidates(struct reader *r, struct report_result *out, const s
 static void read_anchors(struct reader *r, struct report_result *out, const struct field *root,
                          const json_t *names)
 {
-    static const char *const verdicts[] = {"lower", "tie", "lost", NULL};
+    static const char *const verdicts[] = {"lower", "tie", "lost", "none", NULL};
     const struct field list = member(r, root, "anchors");
     out->anchors = make_items(r, &out->n_anchors, &list, sizeof *out->anchors, false);
     for (size_t i = 0; i < out->n_anchors && r->status == ALLOT_OK; i++) {
@@ -338,6 +338,8 @@ static void read_head(struct reader *r, struct report_result *out, const struct 
         out->imatrix = text_of(r, &imatrix, "name");
         out->imatrix_sha256 = text_of(r, &imatrix, "sha256");
     }
+    const struct field complete = member(r, root, "complete");
+    out->cut_short = json_is_false(complete.value);
     out->spearman = NAN;
     if (!is_absent(&prediction)) {
         out->spearman = number_of(r, &prediction, "spearman", -1, 1, "must be a number from -1 to 1");

@@ -215,7 +215,7 @@ static json_t *anchors_json(const struct judged *j)
             json_put(object, "difference", mean_json((struct measure_mean){d.kl, d.std_err}));
         }
         json_put(object, "verdict",
-                 json_text(best < j->n ? verdict_of(&j->files[best], &j->files[i]) : "lost"));
+                 json_text(best < j->n ? verdict_of(&j->files[best], &j->files[i]) : "none"));
         json_array_append_new(list, object);
     }
     return list;

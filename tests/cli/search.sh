@@ -70,3 +70,6 @@ echo '{"format":"allot search result","arguments":["x"],"candidates":[]}' >bad.j
 quick replay bad.json m.gguf --eval e.txt
 echo '{"format":"allot search result","arguments":["--windows=0",3],"candidates":[]}' >bad.json
 quick replay bad.json m.gguf --eval e.txt
+# the page of a search that its budget ended says so
+quick search m.gguf --eval e.txt --windows 2 --ctx 64 --sources Q4_K_M,Q6_K,other --builds 3 -o cut >/dev/null
+"$ALLOT" report cut/result.json -o cut.html >/dev/null && python3 "$TESTS/tools/check-report.py" cut/result.json cut.html && echo 'the page is right'

@@ -72,7 +72,8 @@ table = rows('Removed')
 require([r[0] for r in table] == [shown(c['name']) for c in others], 'names of what was removed')
 require(all(r[4].endswith(shown(c['reason'])) for r, c in zip(table, others)), 'reasons')
 require([r[5] for r in table] == [shown(c.get('replaced_by') or '-') for c in others], 'replacements')
-verdicts = {'lower': 'found lower', 'tie': 'tie', 'lost': 'tried and lost'}
+verdicts = {'lower': 'found lower', 'tie': 'tie', 'lost': 'tried and lost', 'none': 'nothing of its size'}
+require(('ended by its budget' in page) == (result.get('complete') is False), 'whether it was complete')
 require([r[3] for r in rows('Anchors')] == [verdicts[a['verdict']] for a in result['anchors']], 'verdicts')
 require([r[5] for r in rows('Anchors')] == [mean(a.get('difference'), '%+.6f ± %.6f') for a in result['anchors']],
         'differences to the anchors')
