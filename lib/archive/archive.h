@@ -24,12 +24,12 @@ void archive_close(struct archive *a);
 struct archive_merged {
     int64_t cost_sets, costs, measurements, blobs; /* that are new */
 };
-/* Is there an archive to merge? */
+/* Is there an archive to merge, and whole? Reads all of it. */
 allot_status archive_merge_check(const char *path, struct allot_error *err);
-/* Takes over what the archive at the path holds and a does not, all or nothing; hashes of files aside, which
- * are facts about one machine. Which set of costs is the newest does not change, unless there was none. The
- * content of the other archive is not changed. One whose tables or values are not what they should be is
- * refused. Stage "merge"; interrupted, nothing is taken over. */
+/* Takes over what the archive at the path, which archive_merge_check has accepted, holds and a does not, all
+ * or nothing; hashes of files aside, which are facts about one machine. Which set of costs is the newest does
+ * not change, unless there was none. The content of the other archive is not changed. One whose tables or
+ * values are not what they should be is refused. Stage "merge"; interrupted, nothing is taken over. */
 allot_status archive_merge(struct archive *a, const char *path, struct archive_merged *merged,
                            const struct allot_progress *progress, struct allot_error *err);
 

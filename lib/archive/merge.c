@@ -137,14 +137,11 @@ allot_status archive_merge(struct archive *a, const char *path, struct archive_m
                            const struct allot_progress *progress, struct allot_error *err)
 {
     memset(merged, 0, sizeof *merged);
-    allot_status status = archive_merge_check(path, err);
-    if (status != ALLOT_OK)
-        return status;
     char *plain = malloc(strlen(path) + 3); /* what begins so is no URI */
     if (plain == NULL)
         return allot_fail_memory(err, strlen(path), "a path");
     sprintf(plain, "%s%s", path[0] == '/' ? "" : "./", path);
-    status = sql_run(a, err, "merge", "ATTACH DATABASE ? AS other", "t", plain);
+    allot_status status = sql_run(a, err, "merge", "ATTACH DATABASE ? AS other", "t", plain);
     free(plain);
     if (status != ALLOT_OK)
         return status;
