@@ -157,6 +157,11 @@ json_t *json_number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
+json_t *json_mean(double mean, double std_err)
+{
+    return json_pack("{s:o,s:o}", "mean", json_number(mean), "se", json_number(std_err));
+}
+
 void json_put(json_t *object, const char *key, json_t *value)
 {
     json_object_set_new(object, key, value);

@@ -27,6 +27,8 @@ void table_release(struct table *t);
 json_t *json_text(const char *text);
 /* A number, or null when it is not finite. */
 json_t *json_number(double value);
+/* {"mean": ..., "se": ...} */
+json_t *json_mean(double mean, double std_err);
 void json_put(json_t *object, const char *key, json_t *value); /* takes value */
 /* Prints the document and drops it; NULL or a failed dump is an error. */
 allot_status json_print(json_t *document, struct allot_error *err);

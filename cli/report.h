@@ -9,8 +9,8 @@
 
 #include "allot.h"
 #include "base/strbuf.h"
+#include "search/dominance.h"
 
-enum report_family { FAMILY_PLAIN, FAMILY_LEARNED, FAMILY_HYBRID, FAMILY_PLAN, N_FAMILIES };
 enum report_state { STATE_SURVIVOR, STATE_REMOVED, STATE_FAILED };
 enum report_verdict { VERDICT_LOWER, VERDICT_TIE, VERDICT_LOST, VERDICT_NONE };
 
@@ -39,7 +39,7 @@ struct report_pairs {
 
 struct report_candidate {
     const char *name, *source, *reason, *replaced_by; /* but for the name NULL: not said */
-    enum report_family family;
+    enum family family;
     enum report_state state;
     int64_t bytes;
     double bits_per_weight;
@@ -88,7 +88,7 @@ void report_release(struct report_result *result);
 
 /* Survivors by size, the smallest first; caller frees. n: how many. NULL without memory. */
 const struct report_candidate **report_survivors(const struct report_result *result, size_t *n);
-const char *report_family_name(enum report_family family);
+const char *report_family_name(enum family family);
 const char *report_verdict_name(enum report_verdict verdict);
 /* "1.0123 ± 0.0011" of the perplexities themselves, "-" if not measured; likewise "0.001234 ± 0.000021". */
 void report_add_ratio(struct strbuf *sb, struct report_mean ln_ratio);

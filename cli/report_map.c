@@ -8,8 +8,10 @@
 
 #include "base/error.h"
 #include "base/num.h"
+#include "constraints.h"
 #include "describe.h"
 #include "quant/quant.h"
+#include "search/roles.h"
 
 enum { MOST_LAYERS = 1024, CELL_HEIGHT = 20, LABEL_CHARACTERS = 20, PAGE_WIDTH = 1060 };
 
@@ -54,21 +56,11 @@ struct cell {
     const char *value;  /* for the title, and for tensors outside the layers */
 };
 
-/* False: no layer that a map shows. */
-static bool layer_of(int *layer, const char *name)
-{
-    char *end;
-    if (strncmp(name, "blk.", 4) != 0 || name[4] < '0' || name[4] > '9')
-        return false;
-    const long n = strtol(name + 4, &end, 10);
-    *layer = n < MOST_LAYERS ? (int)n : 0;
-    return *end == '.' && n < MOST_LAYERS;
-}
-
 static struct cell make_cell(const char *tensor, double shade, const char *letter, const char *value)
 {
     struct cell cell = {.tensor = tensor, .shade = shade, .letter = letter, .value = value};
-    if (!layer_of(&cell.layer, tensor) || !layer_role(cell.role, tensor))
+    cell.layer = role_layer(tensor);
+    if (cell.layer < 0 || cell.layer >= MOST_LAYERS || !layer_role(cell.role, tensor))
         cell.role[0] = '\0';
     return cell;
 }
@@ -179,10 +171,10 @@ struct type_keys {
     size_t n;
 };
 
-static double type_bits(const char *name)
+static double bits_of(const char *name)
 {
     const struct quant_type *type = quant_type_by_name(name);
-    return type ? 8.0 * type->block_bytes / type->block : NAN;
+    return type ? type_bits(type->type) : NAN;
 }
 
 /* 1.5 bits are palest, 8.5 and more darkest, in every report. */
@@ -212,7 +204,7 @@ static allot_status collect_types(struct type_keys *keys, const struct report_ca
     for (size_t s = 0; s < n; s++)
         for (size_t i = 0; i < survivors[s]->types.n; i++) {
             const char *name = survivors[s]->types.items[i].value;
-            keys->items[k++] = (struct type_key){.name = name, .bits = type_bits(name)};
+            keys->items[k++] = (struct type_key){.name = name, .bits = bits_of(name)};
         }
     qsort(keys->items, n_all, sizeof *keys->items, compare_keys);
     for (k = 0; k < n_all; k++)
@@ -225,7 +217,7 @@ static allot_status collect_types(struct type_keys *keys, const struct report_ca
 
 static const struct type_key *find_key(const struct type_keys *keys, const char *name)
 {
-    const struct type_key wanted = {.name = name, .bits = type_bits(name)};
+    const struct type_key wanted = {.name = name, .bits = bits_of(name)};
     return bsearch(&wanted, keys->items, keys->n, sizeof *keys->items, compare_keys);
 }
 

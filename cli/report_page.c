@@ -10,9 +10,10 @@
 
 /* ---- Words and numbers ----------------------------------------------------------------------------- */
 
-const char *report_family_name(enum report_family family)
+const char *report_family_name(enum family family)
 {
-    static const char *const names[N_FAMILIES] = {"plain mix", "learned layout", "hybrid", "allot's plan"};
+    static const char *const names[N_FAMILIES] = {"exact", "plain mix", "learned layout", "hybrid",
+                                                  "allot's plan"};
     return names[family];
 }
 

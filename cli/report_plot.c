@@ -111,7 +111,7 @@ static void draw_axes(struct strbuf *sb, const struct axis *x, const struct axis
 enum { RADIUS = 5 };
 
 /* A shape for each family, so that colour is not needed to tell them apart. `kind`: more classes. */
-static void draw_mark(struct strbuf *sb, enum report_family family, double x, double y, const char *kind)
+static void draw_mark(struct strbuf *sb, enum family family, double x, double y, const char *kind)
 {
     static const char *const shapes[N_FAMILIES] = {
         [FAMILY_PLAIN] = "M-5-5h10v10h-10z",
@@ -119,8 +119,8 @@ static void draw_mark(struct strbuf *sb, enum report_family family, double x, do
         [FAMILY_HYBRID] = "M0-7L7 0L0 7L-7 0z",
         [FAMILY_PLAN] = "M-5.6 0a5.6 5.6 0 1 0 11.2 0a5.6 5.6 0 1 0-11.2 0z",
     };
-    strbuf_addf(sb, "<path class=\"mark f%d%s\" transform=\"translate(%.1f %.1f)\" d=\"%s\"", (int)family,
-                kind, x, y, shapes[family]);
+    strbuf_addf(sb, "<path class=\"mark f%d%s\" transform=\"translate(%.1f %.1f)\" d=\"%s\"",
+                family - FAMILY_PLAIN, kind, x, y, shapes[family]);
 }
 
 static void draw_title(struct strbuf *sb, const struct report_candidate *c)
@@ -153,15 +153,14 @@ static void draw_error_bar(struct strbuf *sb, const struct axis *y, double x, st
 /* Families and whatever else, in a row above the plot. */
 static void draw_legend(struct strbuf *sb, double x, double y, bool size_plot)
 {
-    static const struct {
-        const char *text;
-        double width;
-    } rows[] = {{"plain mix", 90}, {"learned layout", 120}, {"hybrid", 72}, {"allot's plan", 102}};
+    static const double widths[N_FAMILIES] = {
+        [FAMILY_PLAIN] = 90, [FAMILY_LEARNED] = 120, [FAMILY_HYBRID] = 72, [FAMILY_PLAN] = 102};
     strbuf_addf(sb, "<g class=\"legend\">");
-    for (int f = 0; f < N_FAMILIES; f++) {
-        draw_mark(sb, (enum report_family)f, x + 6, y, "");
-        strbuf_addf(sb, "/><text x=\"%.1f\" y=\"%.1f\">%s</text>", x + 17, y + 4, rows[f].text);
-        x += rows[f].width;
+    for (int f = FAMILY_PLAIN; f < N_FAMILIES; f++) {
+        draw_mark(sb, (enum family)f, x + 6, y, "");
+        strbuf_addf(sb, "/><text x=\"%.1f\" y=\"%.1f\">%s</text>", x + 17, y + 4,
+                    report_family_name((enum family)f));
+        x += widths[f];
     }
     if (size_plot) {
         draw_mark(sb, FAMILY_PLAIN, x + 6, y, " gone");

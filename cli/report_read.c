@@ -230,10 +230,9 @@ static void read_scores(struct reader *r, struct report_candidate *c, const stru
 static void read_candidate(struct reader *r, struct report_candidate *c, const struct field *f,
                            size_t n_evaluation)
 {
-    static const char *const families[] = {"plain", "learned", "hybrid", "plan", NULL};
     static const char *const states[] = {"survivor", "removed", "failed", NULL};
     c->name = text_of(r, f, "name");
-    c->family = (enum report_family)word_of(r, f, "family", families);
+    c->family = (enum family)(FAMILY_PLAIN + word_of(r, f, "family", family_names + FAMILY_PLAIN));
     c->state = (enum report_state)word_of(r, f, "state", states);
     c->source = optional_text_of(r, f, "source");
     c->reason = c->state == STATE_SURVIVOR ? optional_text_of(r, f, "reason") : text_of(r, f, "reason");

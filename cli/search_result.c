@@ -22,7 +22,6 @@ struct judged {
     const struct source **sources; /* NULL: an attempt */
     struct measured *files;
     struct verdict *verdicts;
-    bool *pareto;
     size_t n;
     double rank; /* of measured with predicted KL */
     size_t n_ranked;
@@ -34,7 +33,6 @@ static void judged_release(struct judged *j)
     free(j->sources);
     free(j->files);
     free(j->verdicts);
-    free(j->pareto);
 }
 
 static void add_build(struct judged *j, const struct build *b, const struct source *source)
@@ -70,15 +68,14 @@ static allot_status judge(struct judged *j, const struct search *s, struct allot
                          .builds = calloc(most, sizeof *j->builds),
                          .sources = calloc(most, sizeof *j->sources),
                          .files = calloc(most, sizeof *j->files),
-                         .verdicts = calloc(most, sizeof *j->verdicts),
-                         .pareto = calloc(most, sizeof *j->pareto)};
-    if (!j->builds || !j->sources || !j->files || !j->verdicts || !j->pareto)
+                         .verdicts = calloc(most, sizeof *j->verdicts)};
+    if (!j->builds || !j->sources || !j->files || !j->verdicts)
         return allot_fail_memory(err, most * sizeof *j->files, "files");
     for (size_t i = 0; i < s->n_sources; i++)
         add_build(j, &s->sources[i].build, &s->sources[i]);
     for (size_t i = 0; i < s->n_attempts; i++)
         add_build(j, &s->attempts[i], NULL);
-    allot_status status = survivors_find(j->verdicts, j->pareto, j->files, j->n, SURVIVORS_SPACING, err);
+    allot_status status = survivors_find(j->verdicts, NULL, j->files, j->n, SURVIVORS_SPACING, err);
     return status == ALLOT_OK ? rank_predictions(j, err) : status;
 }
 
@@ -100,15 +97,9 @@ static const char *verdict_of(const struct measured *found, const struct measure
 
 /* ---- JSON ------------------------------------------------------------------------------------------- */
 
-static const char *family_name(enum family family)
-{
-    static const char *const names[] = {"exact", "plain", "learned", "hybrid", "plan"};
-    return names[family];
-}
-
 static json_t *mean_json(struct measure_mean mean)
 {
-    return json_pack("{s:o,s:o}", "mean", json_number(mean.mean), "se", json_number(mean.se));
+    return json_mean(mean.mean, mean.se);
 }
 
 static void put_figures(json_t *object, const struct build *b, const struct search *s, size_t text)
@@ -152,7 +143,7 @@ static json_t *candidate_json(const struct judged *j, const struct build *b, con
                              ? "only learned from: its groups are used, the whole is no candidate"
                              : "not measured: the search was over before";
     json_put(object, "name", json_text(b->name));
-    json_put(object, "family", json_text(family_name(b->family)));
+    json_put(object, "family", json_text(family_names[b->family]));
     json_put(object, "source", source ? json_text(source->origin) : json_null());
     json_put(object, "bytes", json_integer(b->bytes));
     json_put(object, "bits_per_weight",
@@ -315,8 +306,9 @@ static json_t *evaluation_json(const struct search *s)
     return list;
 }
 
-/* What says where files are, how much memory and time there is, and nothing of the result. */
-static bool about_paths(const char *name)
+/* What the user of a replay says anew (where files are, how much memory and time there is), and the sources,
+ * which are told by what finds them. */
+static bool left_to_replay(const char *name)
 {
     static const char *const names[] = {"file", "eval", "imatrix", "output", "mem", "sources", "hours"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -327,7 +319,7 @@ static bool about_paths(const char *name)
 
 static void add_argument(void *user, const char *name, const char *text)
 {
-    if (!about_paths(name))
+    if (!left_to_replay(name))
         json_array_append_new(user, json_text(text));
 }
 
@@ -398,7 +390,7 @@ static allot_status print_files(const struct judged *j, bool survivors, struct a
         if (survivors != (j->verdicts[i].removal == REMOVAL_NONE))
             continue;
         table_cell(&t, "%s", b->name);
-        table_cell(&t, "%s", family_name(b->family));
+        table_cell(&t, "%s", family_names[b->family]);
         table_cell(&t, "%s", str_size(size, b->bytes));
         table_cell(&t, "%.2f", bits_per_weight(b->data_bytes, model_parameters(s->job.model)));
         table_cell(&t, "%.6f ± %.6f", kl.mean, kl.se);

@@ -46,6 +46,8 @@ static struct difference mixed_difference(const struct measured *a, const struct
     return d;
 }
 
+const char *const family_names[N_FAMILIES + 1] = {"exact", "plain", "learned", "hybrid", "plan", NULL};
+
 struct difference measured_difference(const struct measured *a, const struct measured *b)
 {
     return mixed_difference(a, b, b, 0);

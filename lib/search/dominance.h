@@ -14,7 +14,9 @@
 #include "allot.h"
 
 /* Where a file's types come from, plainest first. */
-enum family { FAMILY_EXACT, FAMILY_PLAIN, FAMILY_LEARNED, FAMILY_HYBRID, FAMILY_PLAN };
+enum family { FAMILY_EXACT, FAMILY_PLAIN, FAMILY_LEARNED, FAMILY_HYBRID, FAMILY_PLAN, N_FAMILIES };
+/* "exact", "plain" and so on, as documents have them; NULL behind the last. */
+extern const char *const family_names[N_FAMILIES + 1];
 
 struct measured {
     const char *name; /* unique among those compared */
