@@ -177,8 +177,7 @@ static allot_status print_text(const struct comparison *c, struct allot_error *e
 
 static void put_mean(json_t *object, const char *key, struct measure_mean value)
 {
-    json_put(object, key,
-             json_pack("{s:o,s:o}", "mean", json_number(value.mean), "se", json_number(value.se)));
+    json_put(object, key, json_mean(value.mean, value.se));
 }
 
 static json_t *stats_json(const struct measure_stats *s)

@@ -131,6 +131,7 @@ static allot_status open_run(struct search *s, struct allot_error *err)
 static allot_status find_costs(struct search *s, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &s->args->calibrated;
+    struct calibration c = {0};
     struct calibration_result result;
     allot_status status;
     if (!args->texts.n) {
@@ -139,14 +140,14 @@ static allot_status find_costs(struct search *s, struct allot_error *err)
                    ? calibration_imatrix_of_set(&s->imatrix, &s->job, &s->costs.set, s->progress, err)
                    : status;
     }
-    status = calibration_open(&s->calibration, &s->job, s->pool, args->memory, calibration_method(args), err);
+    status = calibration_open(&c, &s->job, s->pool, args->memory, calibration_method(args), err);
     if (status == ALLOT_OK)
-        status = calibration_read(&s->calibration, args, s->progress, err);
+        status = calibration_read(&c, args, s->progress, err);
     if (status == ALLOT_OK)
-        status = calibration_chosen_imatrix(&s->imatrix, &s->calibration, args, s->progress, err);
+        status = calibration_chosen_imatrix(&s->imatrix, &c, args, s->progress, err);
     if (status == ALLOT_OK)
-        status = calibration_costs(&result, &s->calibration, args, &s->imatrix, s->progress, err);
-    calibration_close(&s->calibration);
+        status = calibration_costs(&result, &c, args, &s->imatrix, s->progress, err);
+    calibration_close(&c);
     return status == ALLOT_OK ? cost_table_load(&s->costs, &s->job, &result.set, err) : status;
 }
 

@@ -72,7 +72,6 @@ struct search {
     const struct allot_progress *progress;
     struct model_job job;
     struct pool *pool;
-    struct calibration calibration;
     struct job_imatrix imatrix;
     struct cost_table costs;
     struct layout_use layouts; /* its lists */
@@ -124,6 +123,12 @@ struct measure_mean build_ln_ppl(const struct build *b, const struct search *s, 
 double build_cost(const struct build *b, const struct search *s);
 
 /* ---- Sources and groups (search_sources.c) ----------------------------------------------------- */
+
+/* types [n_tensors] become the model's own; or only those of tensors that cannot be tried (trial.h). */
+void search_own_types(const struct search *s, enum ggml_type *types);
+void search_keep_unusable(const struct search *s, enum ggml_type *types);
+/* Bytes of the group's tensors in the file, with padding. */
+int64_t group_bytes(const struct search *s, const struct group *group, const enum ggml_type *types);
 
 /* Rebuilds the sources, and lists groups with the different options that they have for them. */
 allot_status search_list(struct search *s, struct allot_error *err);

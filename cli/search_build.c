@@ -106,21 +106,16 @@ static allot_status try_out(struct build *b, struct search *s, const struct tria
     if (!s->begun && trial_begin(s->trial, &seconds, err) != ALLOT_OK)
         return err->status;
     s->begun = true;
-    allot_status status = trial_measure(b->kl, b->ln_ppl, s->trial, b->types, step, s->progress, &why);
+    const allot_status status =
+        tried_measure(b->kl, b->ln_ppl, &with, s->trial, b->types, b->name, step, s->progress, &why);
+    b->measured = status == ALLOT_OK;
     if (status == ALLOT_ERR_NUMERIC) {
         snprintf(b->failure, sizeof b->failure, "%.255s", why.message);
         return ALLOT_OK;
     }
     if (status == ALLOT_ERR_INTERRUPTED)
-        return allot_fail(
-            err, status,
-            "interrupted at %s; what was measured before it is kept in %s, and the same command "
-            "goes on from there",
-            b->name, s->job.archive_path);
-    if (status != ALLOT_OK)
-        return allot_fail(err, status, "%s: %s", b->name, why.message);
-    b->measured = true;
-    return tried_record(b->kl, b->ln_ppl, &with, b->types, b->name, err);
+        return allot_fail(err, status, "%s", why.message);
+    return status == ALLOT_OK ? ALLOT_OK : allot_fail(err, status, "%s: %s", b->name, why.message);
 }
 
 allot_status build_measure(struct build *b, struct search *s, const struct trial_step *step,
@@ -174,14 +169,7 @@ struct measure_mean build_ln_ppl(const struct build *b, const struct search *s, 
 
 double build_cost(const struct build *b, const struct search *s)
 {
-    const struct gguf_model *model = s->job.model;
-    double sum = cost_set_in_nats(&s->costs.set) ? 0 : NAN;
-    for (int64_t i = 0; i < model->n_tensors; i++) {
-        double cost = b->types[i] == model->tensors[i].type ? 0 : NAN;
-        for (size_t c = 0; c < s->costs.tensors[i].n && isnan(cost); c++)
-            if (s->costs.tensors[i].choices[c].type == (int)b->types[i])
-                cost = s->costs.tensors[i].choices[c].cost;
-        sum += cost;
-    }
-    return sum;
+    struct type_plan plan = {.types = b->types};
+    type_plan_predict(&plan, s->job.model, &s->costs);
+    return plan.predicted.in_nats && plan.predicted.n_unknown == 0 ? plan.predicted.cost : (double)NAN;
 }

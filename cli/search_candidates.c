@@ -52,13 +52,13 @@ static allot_status list_choices(struct combining *c, struct search *s, struct a
         if (!c->choices[g] || !c->kept[g])
             return allot_fail_memory(err, group->n_options * sizeof *c->choices[g], "choices");
         for (size_t k = 0; k < group->n_options; k++) {
-            const struct build *alone = &group->options[k].alone, *exact = &group->options[0].alone;
+            const struct build *alone = &group->options[k].alone;
             const double kl = build_kl(alone, s, s->args->evals.n).mean;
             if (!group->options[k].stays)
                 continue;
             c->kept[g][n] = k;
-            /* what the rest of the file takes cancels out */
-            c->choices[g][n++] = (struct plan_choice){(int)k, alone->bytes - exact->bytes, kl > 0 ? kl : 0};
+            c->choices[g][n++] =
+                (struct plan_choice){(int)k, group_bytes(s, group, alone->types), kl > 0 ? kl : 0};
         }
         c->groups[g] = (struct plan_item){role_name(group->role), c->choices[g], n};
         c->weights[g] = group->n_weights;
@@ -66,20 +66,9 @@ static allot_status list_choices(struct combining *c, struct search *s, struct a
     c->space = (struct candidate_space){c->groups, c->weights, s->n_groups, 0};
     if (s->n_groups > 0)
         c->space.fixed_bytes = s->groups[0].options[0].alone.bytes;
+    for (size_t g = 0; g < s->n_groups; g++)
+        c->space.fixed_bytes -= group_bytes(s, &s->groups[g], s->groups[g].options[0].alone.types);
     return ALLOT_OK;
-}
-
-/* Bytes of a group's choices are counted from zero, as bits per weight want it. */
-static void count_from_zero(struct combining *c, const struct search *s)
-{
-    for (size_t g = 0; g < s->n_groups; g++) {
-        int64_t own = 0;
-        for (size_t i = 0; i < s->groups[g].n_tensors; i++)
-            own += gguf_padded(s->job.model->tensors[s->groups[g].tensors[i]].n_bytes);
-        for (size_t k = 0; k < c->groups[g].n_choices; k++)
-            c->choices[g][k].bytes += own;
-        c->space.fixed_bytes -= own;
-    }
 }
 
 /* false: an option of the source is not there to be combined (it was not measured alone). */
@@ -173,8 +162,7 @@ static allot_status combine(struct build *b, struct search *s, const struct comb
     enum ggml_type *types = calloc((size_t)model->n_tensors + 1, sizeof *types);
     if (types == NULL)
         return allot_fail_memory(err, (size_t)model->n_tensors * sizeof *types, "types");
-    for (int64_t i = 0; i < model->n_tensors; i++)
-        types[i] = model->tensors[i].type;
+    search_own_types(s, types);
     for (size_t g = 0; g < s->n_groups; g++) {
         const struct group *group = &s->groups[g];
         for (size_t i = 0; i < group->n_tensors; i++)
@@ -230,19 +218,16 @@ static allot_status plan(struct build *b, struct search *s, const struct combini
                          const struct candidate *candidate, struct allot_error *err)
 {
     const struct source *anchor = &s->sources[c->of[candidate->anchor]];
-    const struct rung rung = {.bytes = candidate->bytes, .text = "anchor"};
-    struct sized_arguments sized = s->args->calibrated.sized;
+    const struct rung rung = {.bytes = candidate->bytes};
     struct type_plan plan = {0};
     struct planning planning;
-    sized.sizes = rung.text; /* so that the rung's bytes count */
     allot_status status = planning_init(&planning, s, err);
     if (status == ALLOT_OK)
-        status = type_plan_solve(&plan, &planning.knapsack, &sized, &rung, &s->keys, err);
-    for (int64_t i = 0; status == ALLOT_OK && i < s->job.model->n_tensors; i++)
-        if (!trial_usable(s->trial, i))
-            plan.types[i] = s->job.model->tensors[i].type;
-    if (status == ALLOT_OK)
+        status = type_plan_solve(&plan, &planning.knapsack, &s->args->calibrated.sized, &rung, &s->keys, err);
+    if (status == ALLOT_OK) {
+        search_keep_unusable(s, plan.types);
         status = build_init(b, s, FAMILY_PLAN, plan.types, err, "allot-%s", anchor->build.name);
+    }
     if (status == ALLOT_OK) {
         const double own = build_cost(&anchor->build, s);
         b->predicted = build_cost(b, s);
@@ -344,10 +329,8 @@ allot_status search_candidates(struct search *s, struct allot_error *err)
         choices ? ALLOT_OK : allot_fail_memory(err, s->n_groups * sizeof *choices, "choices");
     if (status == ALLOT_OK)
         status = list_choices(&c, s, err);
-    if (status == ALLOT_OK) {
-        count_from_zero(&c, s);
+    if (status == ALLOT_OK)
         status = list_anchors(&c, s, err);
-    }
     while (status == ALLOT_OK && found && !s->over_budget)
         status = go_on(s, &c, choices, &found, err);
     /* Results name options, not choices. */

@@ -36,7 +36,7 @@ static const struct gguf_tensor *lacks_importances(const struct search *s, const
 }
 
 /* What the graph does not use stays as it is: there is nothing to measure of it. */
-static void keep_unusable(const struct search *s, enum ggml_type *types)
+void search_keep_unusable(const struct search *s, enum ggml_type *types)
 {
     for (int64_t i = 0; i < s->job.model->n_tensors; i++)
         if (!trial_usable(s->trial, i))
@@ -75,7 +75,7 @@ static allot_status add_source(struct search *s, const char *name, bool asked, s
         status = rebuild_types(types, &fit, &where, name, model, NULL, s->progress, &why);
     const struct gguf_tensor *bare = NULL;
     if (status == ALLOT_OK) {
-        keep_unusable(s, types);
+        search_keep_unusable(s, types);
         bare = lacks_importances(s, layout ? NULL : mix_find(name), types);
         if (bare != NULL)
             status = allot_fail(&why, ALLOT_ERR_ARGUMENT, "%s has no importances for %s", name, bare->name);
@@ -187,7 +187,7 @@ static bool same_in_group(const struct group *group, const enum ggml_type *a, co
     return true;
 }
 
-static void own_types(const struct search *s, enum ggml_type *types)
+void search_own_types(const struct search *s, enum ggml_type *types)
 {
     for (int64_t i = 0; i < s->job.model->n_tensors; i++)
         types[i] = s->job.model->tensors[i].type;
@@ -206,7 +206,7 @@ static allot_status take_option(struct search *s, size_t g, struct source *sourc
     enum ggml_type *types = calloc((size_t)s->job.model->n_tensors + 1, sizeof *types);
     if (types == NULL)
         return allot_fail_memory(err, (size_t)s->job.model->n_tensors * sizeof *types, "types");
-    own_types(s, types);
+    search_own_types(s, types);
     for (size_t i = 0; i < group->n_tensors; i++)
         types[group->tensors[i]] = source->build.types[group->tensors[i]];
     allot_status status = build_init(&option->alone, s, FAMILY_HYBRID, types, err, "%s of %s alone",
@@ -224,7 +224,7 @@ static allot_status list_options(struct search *s, struct allot_error *err)
         types ? ALLOT_OK : allot_fail_memory(err, (size_t)s->job.model->n_tensors * sizeof *types, "types");
     for (size_t g = 0; g < s->n_groups && status == ALLOT_OK; g++) {
         struct group *group = &s->groups[g];
-        own_types(s, types);
+        search_own_types(s, types);
         group->options = calloc(s->n_sources + 1, sizeof *group->options);
         if (group->options == NULL)
             status = allot_fail_memory(err, (s->n_sources + 1) * sizeof *group->options, "options");
@@ -296,7 +296,7 @@ static size_t peer_of(const struct search *s, size_t g)
     return PRUNE_ALONE;
 }
 
-static int64_t group_bytes(const struct search *s, const struct group *group, const enum ggml_type *types)
+int64_t group_bytes(const struct search *s, const struct group *group, const enum ggml_type *types)
 {
     int64_t sum = 0;
     for (size_t i = 0; i < group->n_tensors; i++) {

@@ -77,8 +77,8 @@ static json_t *values_json(const double *values, int64_t n)
     return list;
 }
 
-allot_status tried_record(const double *kl, const double *ln_ppl, const struct tried *t,
-                          const enum ggml_type *types, const char *label, struct allot_error *err)
+static allot_status record(const double *kl, const double *ln_ppl, const struct tried *t,
+                           const enum ggml_type *types, const char *label, struct allot_error *err)
 {
     char hex[HASH_HEX], settings[SETTINGS_SIZE];
     const int64_t n = t->windows->n;
@@ -103,4 +103,17 @@ allot_status tried_record(const double *kl, const double *ln_ppl, const struct t
     free(text);
     json_decref(document);
     return status;
+}
+
+allot_status tried_measure(double *kl, double *ln_ppl, const struct tried *t, struct trial *trial,
+                           const enum ggml_type *types, const char *label, const struct trial_step *step,
+                           const struct allot_progress *progress, struct allot_error *err)
+{
+    const allot_status status = trial_measure(kl, ln_ppl, trial, types, step, progress, err);
+    if (status == ALLOT_ERR_INTERRUPTED)
+        return allot_fail(err, status,
+                          "interrupted at %s; what was measured before it is kept in %s, and the same "
+                          "command goes on from there",
+                          label, t->job->archive_path);
+    return status == ALLOT_OK ? record(kl, ln_ppl, t, types, label, err) : status;
 }

@@ -5,6 +5,7 @@
 #ifndef ALLOT_CLI_TRIED_H
 #define ALLOT_CLI_TRIED_H
 
+#include "cost/trial.h"
 #include "job.h"
 #include "text/text.h"
 
@@ -19,9 +20,11 @@ struct tried {
  * false: it is not all there, or a document says something else. */
 allot_status tried_recall(bool *found, double *kl, double *ln_ppl, const struct tried *t,
                           const enum ggml_type *types, struct allot_error *err);
-/* Keeps them; nothing happens where the archive cannot be written. ln_ppl may be NULL; label: what the types
- * are, for people. */
-allot_status tried_record(const double *kl, const double *ln_ppl, const struct tried *t,
-                          const enum ggml_type *types, const char *label, struct allot_error *err);
+/* Measures them, in a trial with the same model, imatrix and windows, and keeps what comes out, which is
+ * nothing where the archive cannot be written. ln_ppl may be NULL; label: what the types are, for people.
+ * What fails but for an interruption is told in trial.h's words, without the label. */
+allot_status tried_measure(double *kl, double *ln_ppl, const struct tried *t, struct trial *trial,
+                           const enum ggml_type *types, const char *label, const struct trial_step *step,
+                           const struct allot_progress *progress, struct allot_error *err);
 
 #endif

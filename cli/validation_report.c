@@ -212,7 +212,7 @@ static json_t *quartiles_json(double first, double median, double third)
 
 static json_t *mean_json(struct measure_mean value)
 {
-    return json_pack("{s:o,s:o}", "mean", json_number(value.mean), "se", json_number(value.se));
+    return json_mean(value.mean, value.se);
 }
 
 static json_t *roundings_json(const struct validation *v, size_t set)

@@ -372,18 +372,11 @@ static allot_status run_stage(struct validation *v, struct trial *trial, size_t 
         status = recall(v, text, a, err); /* two plans may be the same */
         if (status != ALLOT_OK || a->on[text].measured)
             continue;
-        status = trial_measure(a->on[text].kl, NULL, trial, a->types, &step, progress, err);
-        if (status == ALLOT_ERR_INTERRUPTED)
-            return allot_fail(err, status,
-                              "interrupted at %s; what was measured before it is kept in %s, and the same "
-                              "command goes on from there",
-                              a->label, v->job.archive_path);
+        status = tried_measure(a->on[text].kl, NULL, &with, trial, a->types, a->label, &step, progress, err);
         if (status == ALLOT_ERR_NUMERIC) {
             const struct allot_error cause = *err;
             return allot_fail(err, status, "%s: %s", a->label, cause.message);
         }
-        if (status == ALLOT_OK)
-            status = tried_record(a->on[text].kl, NULL, &with, a->types, a->label, err);
         a->on[text].measured = status == ALLOT_OK;
     }
     return status;
