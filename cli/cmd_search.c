@@ -191,6 +191,8 @@ static void release_run(struct search *s)
     trial_close(s->trial);
     for (size_t i = 0; i < s->n_attempts; i++)
         build_release(&s->attempts[i]);
+    for (size_t i = 0; i < s->n_probes; i++)
+        build_release(&s->probes[i]);
     for (size_t g = 0; g < s->n_groups; g++) {
         for (size_t k = 0; k < s->groups[g].n_options; k++)
             build_release(&s->groups[g].options[k].alone);
@@ -203,6 +205,8 @@ static void release_run(struct search *s)
     }
     free(s->attempts);
     free(s->records);
+    free(s->probes);
+    free(s->anomalies);
     free(s->sources);
     layout_use_release(&s->layouts);
     cost_table_release(&s->costs);

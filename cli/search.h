@@ -94,6 +94,10 @@ struct search {
     struct build *attempts; /* [n_attempts], as candidate_next wants them made */
     struct candidate_attempt *records;
     size_t n_attempts;
+    struct build *probes; /* [n_probes]: contexts of anomalies, in which most groups are exact */
+    size_t n_probes;
+    struct anomaly_rule *anomalies; /* [n_anomalies], of options */
+    size_t n_anomalies;
 };
 
 /* The whole (cmd_search.c): prints and writes what comes of it, or, if document is not NULL, gives the
@@ -130,6 +134,9 @@ void search_keep_unusable(const struct search *s, enum ggml_type *types);
 /* Bytes of the group's tensors in the file, with padding. */
 int64_t group_bytes(const struct search *s, const struct group *group, const enum ggml_type *types);
 
+/* The source that it is of, or "as it is". */
+const char *group_option_name(const struct group_option *option);
+
 /* Rebuilds the sources, and lists groups with the different options that they have for them. */
 allot_status search_list(struct search *s, struct allot_error *err);
 /* Measures sources whole, and groups alone; prunes. */
@@ -139,7 +146,7 @@ allot_status search_isolate(struct search *s, struct allot_error *err);
 
 /* Can plans be made of these costs with these types? Asked before anything is measured. */
 allot_status search_check_plans(const struct search *s, struct allot_error *err);
-/* Until nothing earns a build, or the budget is used up. */
+/* Until nothing earns a build, or the budget is used up. Anomalies are probed as they are met. */
 allot_status search_candidates(struct search *s, struct allot_error *err);
 
 /* ---- What came of it (search_result.c) --------------------------------------------------------- */

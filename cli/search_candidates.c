@@ -1,4 +1,5 @@
-/* search_candidates.c - combinations and plans, tried while one earns it.  SPDX-License-Identifier: MIT */
+/* search_candidates.c - combinations and plans, tried while one earns it, and anomalies, probed as they are
+ * met.  SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +7,8 @@
 
 #include "base/error.h"
 #include "search.h"
+
+#define ANOMALY_CONTEXTS 4 /* in which a swap is looked at: whole, alone, two pairs */
 
 /* The options that stay, as candidates.h wants them: choice k of group g is option kept[g][k]. */
 struct combining {
@@ -22,7 +25,12 @@ struct combining {
     struct predict_row *rows;   /* [n_anchors + attempts] */
     struct predict_term *terms; /* of the rows, (n_groups) each */
     size_t n_rows;
-    struct anomaly_rule *rules;
+    size_t exact[N_ROLES];  /* the choice that leaves a group as it is */
+    bool has_exact;         /* of all groups */
+    struct measured *known; /* combinations; [n_known], behind them those that failed, up to n_tried */
+    size_t *alone;          /* choices of those that are groups alone (n_groups each) */
+    size_t n_known, n_tried;
+    struct anomaly_rule *rules; /* of what is known */
     size_t n_rules;
 };
 
@@ -39,6 +47,8 @@ static void combining_release(struct combining *c, const struct search *s)
     free(c->of);
     free(c->rows);
     free(c->terms);
+    free(c->known);
+    free(c->alone);
     free(c->rules);
 }
 
@@ -56,6 +66,8 @@ static allot_status list_choices(struct combining *c, struct search *s, struct a
             const double kl = build_kl(alone, s, s->args->evals.n).mean;
             if (!group->options[k].stays)
                 continue;
+            if (k == 0)
+                c->exact[g] = n;
             c->kept[g][n] = k;
             c->choices[g][n++] =
                 (struct plan_choice){(int)k, group_bytes(s, group, alone->types), kl > 0 ? kl : 0};
@@ -63,6 +75,9 @@ static allot_status list_choices(struct combining *c, struct search *s, struct a
         c->groups[g] = (struct plan_item){role_name(group->role), c->choices[g], n};
         c->weights[g] = group->n_weights;
     }
+    c->has_exact = true;
+    for (size_t g = 0; g < s->n_groups; g++)
+        c->has_exact &= c->groups[g].n_choices > 0 && c->kept[g][c->exact[g]] == 0;
     c->space = (struct candidate_space){c->groups, c->weights, s->n_groups, 0};
     if (s->n_groups > 0)
         c->space.fixed_bytes = s->groups[0].options[0].alone.bytes;
@@ -126,37 +141,65 @@ static allot_status list_rows(struct combining *c, const struct search *s, struc
             continue;
         struct predict_term *own = c->terms + c->n_rows * s->n_groups;
         candidate_terms(own, &c->space, m->options);
-        c->rows[c->n_rows++] = (struct predict_row){
-            {own, s->n_groups}, m->kl, i < c->n_anchors ? NAN : s->attempts[i - c->n_anchors].predicted};
+        c->rows[c->n_rows++] = (struct predict_row){{own, s->n_groups}, m->kl};
     }
     return ALLOT_OK;
 }
 
-/* Rules of the anomalies among all combinations measured so far. */
-static allot_status list_rules(struct combining *c, const struct search *s, struct allot_error *err)
+static void add_known(struct combining *c, const struct build *b, const struct search *s,
+                      const size_t *choices)
 {
-    const size_t n = c->n_anchors + s->n_attempts;
-    struct measured *all = calloc(n + 1, sizeof *all);
-    size_t n_all = 0;
+    struct measured m = build_measured(b, s);
+    m.options = choices;
+    if (isfinite(m.kl)) {
+        c->known[c->n_tried++] = c->known[c->n_known];
+        c->known[c->n_known++] = m;
+    } else {
+        c->known[c->n_tried++] = m;
+    }
+}
+
+/* All combinations that were measured: anchors, attempts, groups alone, probes; and the rules of their
+ * anomalies. */
+static allot_status list_known(struct combining *c, const struct search *s, struct allot_error *err)
+{
+    size_t most = c->n_anchors + s->n_attempts + s->n_probes + 1, n_alone = 0;
+    for (size_t g = 0; g < s->n_groups; g++)
+        most += c->groups[g].n_choices;
+    free(c->known);
+    free(c->alone);
     free(c->rules);
     c->rules = NULL;
-    c->n_rules = 0;
-    if (all == NULL)
-        return allot_fail_memory(err, n * sizeof *all, "anomalies");
-    for (size_t i = 0; i < n; i++) {
-        const struct measured *m = i < c->n_anchors ? &c->anchors[i] : &s->records[i - c->n_anchors].file;
-        if (m->options != NULL && isfinite(m->kl))
-            all[n_all++] = *m;
-    }
-    allot_status status = anomaly_rules(&c->rules, &c->n_rules, all, n_all, s->n_groups, err);
-    free(all);
-    return status;
+    c->n_rules = c->n_known = c->n_tried = 0;
+    c->known = calloc(most, sizeof *c->known);
+    c->alone = calloc(most * (s->n_groups + 1), sizeof *c->alone);
+    if (!c->known || !c->alone)
+        return allot_fail_memory(err, most * (s->n_groups + 1) * sizeof *c->alone, "anomalies");
+    for (size_t i = 0; i < c->n_anchors; i++)
+        if (c->anchors[i].options)
+            add_known(c, &s->sources[c->of[i]].build, s, c->anchors[i].options);
+    for (size_t i = 0; i < s->n_attempts; i++)
+        if (s->attempts[i].options)
+            add_known(c, &s->attempts[i], s, s->attempts[i].options);
+    for (size_t i = 0; i < s->n_probes; i++)
+        add_known(c, &s->probes[i], s, s->probes[i].options);
+    for (size_t g = 0; g < s->n_groups && c->has_exact; g++)
+        for (size_t k = 0; k < c->groups[g].n_choices; k++) {
+            size_t *choices = c->alone + n_alone++ * s->n_groups;
+            if (k == c->exact[g])
+                continue;
+            memcpy(choices, c->exact, s->n_groups * sizeof *choices);
+            choices[g] = k;
+            add_known(c, &s->groups[g].options[c->kept[g][k]].alone, s, choices);
+        }
+    return anomaly_rules(&c->rules, &c->n_rules, c->known, c->n_known, s->n_groups, err);
 }
 
 /* ---- Attempts --------------------------------------------------------------------------------------- */
 
+/* what: "hybrid" or "probe", the number'th of them. */
 static allot_status combine(struct build *b, struct search *s, const struct combining *c,
-                            const struct candidate *candidate, const size_t *choices, struct allot_error *err)
+                            const size_t *choices, const char *what, size_t number, struct allot_error *err)
 {
     const struct gguf_model *model = s->job.model;
     enum ggml_type *types = calloc((size_t)model->n_tensors + 1, sizeof *types);
@@ -168,7 +211,7 @@ static allot_status combine(struct build *b, struct search *s, const struct comb
         for (size_t i = 0; i < group->n_tensors; i++)
             types[group->tensors[i]] = group->options[c->kept[g][choices[g]]].alone.types[group->tensors[i]];
     }
-    allot_status status = build_init(b, s, FAMILY_HYBRID, types, err, "hybrid-%zu", s->n_attempts + 1);
+    allot_status status = build_init(b, s, FAMILY_HYBRID, types, err, "%s-%zu", what, number);
     free(types);
     if (status != ALLOT_OK)
         return status;
@@ -176,8 +219,6 @@ static allot_status combine(struct build *b, struct search *s, const struct comb
     if (b->options == NULL)
         return allot_fail_memory(err, s->n_groups * sizeof *b->options, "options");
     memcpy(b->options, choices, s->n_groups * sizeof *choices);
-    b->predicted = candidate->kl;
-    b->confidence = candidate->confidence;
     return ALLOT_OK;
 }
 
@@ -253,8 +294,13 @@ static allot_status attempt(struct search *s, struct combining *c, const struct 
         return allot_fail_memory(err, (i + 1) * sizeof *builds, "candidates");
     struct build *b = &s->attempts[i];
     *b = (struct build){0};
-    allot_status status = candidate->phase == CANDIDATE_PLAN ? plan(b, s, c, candidate, err)
-                                                             : combine(b, s, c, candidate, choices, err);
+    allot_status status = candidate->phase == CANDIDATE_PLAN
+                              ? plan(b, s, c, candidate, err)
+                              : combine(b, s, c, choices, "hybrid", i + 1, err);
+    if (candidate->phase != CANDIDATE_PLAN) {
+        b->predicted = candidate->kl;
+        b->confidence = candidate->confidence;
+    }
     if (status == ALLOT_ERR_INFEASIBLE) { /* an attempt that could not be built */
         const struct allot_error why = *err;
         const struct build *anchor = &s->sources[c->of[candidate->anchor]].build;
@@ -290,13 +336,87 @@ static void refresh_records(struct search *s, const struct candidate *newest)
     }
 }
 
+/* ---- Anomalies -------------------------------------------------------------------------------------- */
+
+static size_t n_contexts(const struct combining *c, const struct swap *swap)
+{
+    for (size_t r = 0; r < c->n_rules; r++)
+        if (memcmp(&c->rules[r].swap, swap, sizeof *swap) == 0)
+            return c->rules[r].better + c->rules[r].worse + c->rules[r].tied;
+    return 0;
+}
+
+/* The anomaly that is known in too few contexts, and the combination that adds one. */
+static allot_status find_probe(struct anomaly *anomaly, size_t *choices, bool *found,
+                               const struct combining *c, const struct search *s, struct allot_error *err)
+{
+    struct anomaly *list = NULL;
+    size_t n = 0;
+    *found = false;
+    allot_status status =
+        c->has_exact ? anomalies_find(&list, &n, c->known, c->n_known, s->n_groups, err) : ALLOT_OK;
+    for (size_t i = 0; i < n && status == ALLOT_OK && !*found; i++) {
+        *anomaly = list[i];
+        *found = n_contexts(c, &list[i].swap) < ANOMALY_CONTEXTS &&
+                 anomaly_probe(choices, &list[i], c->exact, c->known, c->n_tried, s->n_groups);
+    }
+    free(list);
+    return status;
+}
+
+static allot_status probe(struct search *s, const struct combining *c, const struct anomaly *anomaly,
+                          const size_t *choices, struct allot_error *err)
+{
+    const size_t i = s->n_probes;
+    const struct swap *swap = &anomaly->swap;
+    const struct group *group = &s->groups[swap->group];
+    const struct trial_step step = {"anomalies", (int64_t)i, (int64_t)i + 1};
+    struct build *builds = realloc(s->probes, (i + 1) * sizeof *builds);
+    if (builds == NULL)
+        return allot_fail_memory(err, (i + 1) * sizeof *builds, "probes");
+    s->probes = builds;
+    struct build *b = &builds[i];
+    *b = (struct build){0};
+    allot_status status = combine(b, s, c, choices, "probe", i + 1, err);
+    if (status != ALLOT_OK)
+        return status;
+    allot_note(s->progress, "search: %s, as %s of %s measured better than that of %s by %.6f", b->name,
+               role_name(group->role), group_option_name(&group->options[c->kept[swap->group][swap->lower]]),
+               group_option_name(&group->options[c->kept[swap->group][swap->higher]]), -anomaly->gain.kl);
+    status = build_measure(b, s, &step, err);
+    if (s->over_budget || status != ALLOT_OK)
+        build_release(b);
+    else
+        s->n_probes++;
+    return status;
+}
+
+/* Probes whatever is an anomaly so far; the rules are then of all that is known. */
+static allot_status probe_anomalies(struct search *s, struct combining *c, size_t *choices,
+                                    struct allot_error *err)
+{
+    bool found = true;
+    allot_status status = list_known(c, s, err);
+    while (status == ALLOT_OK && found && !s->over_budget) {
+        struct anomaly anomaly;
+        status = find_probe(&anomaly, choices, &found, c, s, err);
+        if (status == ALLOT_OK && found)
+            status = probe(s, c, &anomaly, choices, err);
+        if (status == ALLOT_OK && found)
+            status = list_known(c, s, err);
+    }
+    return status;
+}
+
+/* ---- The loop --------------------------------------------------------------------------------------- */
+
 static allot_status go_on(struct search *s, struct combining *c, size_t *choices, bool *found,
                           struct allot_error *err)
 {
     struct candidate candidate;
-    allot_status status = list_rows(c, s, err);
+    allot_status status = probe_anomalies(s, c, choices, err);
     if (status == ALLOT_OK)
-        status = list_rules(c, s, err);
+        status = list_rows(c, s, err);
     const struct predictor predictor = predict_fit(c->rows, status == ALLOT_OK ? c->n_rows : 0);
     const struct candidate_search search = {
         .space = &c->space,
@@ -310,7 +430,7 @@ static allot_status go_on(struct search *s, struct combining *c, size_t *choices
         .rules = &candidate_defaults,
     };
     *found = false;
-    if (status == ALLOT_OK)
+    if (status == ALLOT_OK && !s->over_budget)
         status = candidate_next(&candidate, choices, &search, found, err);
     if (status != ALLOT_OK || !*found)
         return status;
@@ -337,6 +457,14 @@ allot_status search_candidates(struct search *s, struct allot_error *err)
     for (size_t i = 0; i < s->n_attempts; i++)
         for (size_t g = 0; g < s->n_groups && s->attempts[i].options != NULL; g++)
             s->attempts[i].options[g] = c.kept[g][s->attempts[i].options[g]];
+    for (size_t i = 0; i < c.n_rules; i++) {
+        struct swap *swap = &c.rules[i].swap;
+        swap->lower = c.kept[swap->group][swap->lower];
+        swap->higher = c.kept[swap->group][swap->higher];
+    }
+    s->anomalies = c.rules;
+    s->n_anomalies = c.n_rules;
+    c.rules = NULL;
     combining_release(&c, s);
     free(choices);
     return status;

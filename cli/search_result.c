@@ -114,8 +114,8 @@ static json_t *groups_json(const struct build *b, const struct search *s)
         return json_null();
     json_t *object = json_object();
     for (size_t g = 0; g < s->n_groups; g++) {
-        const struct build *of = s->groups[g].options[b->options[g]].of;
-        json_put(object, role_name(s->groups[g].role), json_text(of ? of->name : "as it is"));
+        json_put(object, role_name(s->groups[g].role),
+                 json_text(group_option_name(&s->groups[g].options[b->options[g]])));
     }
     return object;
 }
@@ -228,6 +228,25 @@ static json_t *alone_json(const struct search *s)
             json_put(object, "reason", reason[0] ? json_text(reason) : json_null());
             json_array_append_new(list, object);
         }
+    return list;
+}
+
+static json_t *anomalies_json(const struct search *s)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < s->n_anomalies; i++) {
+        const struct anomaly_rule *rule = &s->anomalies[i];
+        const struct group *group = &s->groups[rule->swap.group];
+        json_t *object = json_object();
+        json_put(object, "group", json_text(role_name(group->role)));
+        json_put(object, "lower", json_text(group_option_name(&group->options[rule->swap.lower])));
+        json_put(object, "higher", json_text(group_option_name(&group->options[rule->swap.higher])));
+        json_put(object, "better", json_integer((json_int_t)rule->better));
+        json_put(object, "tied", json_integer((json_int_t)rule->tied));
+        json_put(object, "worse", json_integer((json_int_t)rule->worse));
+        json_put(object, "verdict", json_text(anomaly_verdict_name(rule->verdict)));
+        json_array_append_new(list, object);
+    }
     return list;
 }
 
@@ -366,6 +385,7 @@ static json_t *document_json(const struct judged *j)
                                            json_integer((json_int_t)j->n_ranked))
                                : json_null());
     json_put(document, "alone", alone_json(s));
+    json_put(document, "anomalies", anomalies_json(s));
     json_put(document, "costs", costs_json(s));
     json_put(document, "builds", json_integer(s->n_tried));
     json_put(document, "recalled", json_integer(s->n_recalled));
@@ -425,6 +445,19 @@ static allot_status print_anchors(const struct judged *j, struct allot_error *er
     return table_print(&t, err);
 }
 
+static void print_anomalies(const struct search *s)
+{
+    for (size_t i = 0; i < s->n_anomalies; i++) {
+        const struct anomaly_rule *rule = &s->anomalies[i];
+        const struct group *group = &s->groups[rule->swap.group];
+        printf("%s%s of %s, smaller than that of %s, is better in %zu contexts, worse in %zu, ties in %zu: "
+               "%s\n",
+               i ? "" : "\n", role_name(group->role), group_option_name(&group->options[rule->swap.lower]),
+               group_option_name(&group->options[rule->swap.higher]), rule->better, rule->worse, rule->tied,
+               anomaly_verdict_name(rule->verdict));
+    }
+}
+
 static void print_failure(const struct build *b)
 {
     if (b->failure[0])
@@ -462,6 +495,7 @@ static allot_status print_text(const struct judged *j, struct allot_error *err)
         status = print_anchors(j, err);
     }
     print_failures(s);
+    print_anomalies(s);
     if (isfinite(j->rank))
         printf("\nPredicted and measured KL of %zu files have a rank correlation of %.4f\n", j->n_ranked,
                j->rank);

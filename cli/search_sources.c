@@ -306,6 +306,11 @@ int64_t group_bytes(const struct search *s, const struct group *group, const enu
     return sum;
 }
 
+const char *group_option_name(const struct group_option *option)
+{
+    return option->of ? option->of->name : "as it is";
+}
+
 /* Options in use by a source that is a file stay whatever is said of them: it is a combination of them. */
 static void keep_used(struct search *s)
 {
@@ -340,8 +345,7 @@ static allot_status prune(struct search *s, struct allot_error *err)
             struct measured file = build_measured(&option->alone, s);
             file.bytes = group_bytes(s, &s->groups[g], option->alone.types);
             file.family = option->of ? option->of->family : FAMILY_EXACT;
-            rows[n] =
-                (struct prune_row){g, option->of ? option->of->name : "as it is", file, ppl.mean, ppl.se};
+            rows[n] = (struct prune_row){g, group_option_name(option), file, ppl.mean, ppl.se};
             options[n++] = option;
         }
     const struct prune_groups groups = {s->n_groups, peers};

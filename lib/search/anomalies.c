@@ -75,6 +75,12 @@ static enum anomaly_verdict judge(const struct anomaly_rule *rule)
     return rule->worse > rule->better ? ANOMALY_HARMFUL : ANOMALY_NOTHING;
 }
 
+const char *anomaly_verdict_name(enum anomaly_verdict verdict)
+{
+    static const char *const names[] = {"seen once", "beneficial", "harmful", "nothing there"};
+    return names[verdict];
+}
+
 /* Asks all twins of the rule's swap. */
 static void count_contexts(struct anomaly_rule *rule, const struct measured *m, size_t n, size_t n_groups)
 {

@@ -33,6 +33,9 @@ enum anomaly_verdict {
     ANOMALY_NOTHING     /* neither: it was chance, or depends on the context */
 };
 
+/* "beneficial", "harmful", "nothing there", "seen once". */
+const char *anomaly_verdict_name(enum anomaly_verdict verdict);
+
 struct anomaly_rule {
     struct swap swap;
     enum anomaly_verdict verdict;

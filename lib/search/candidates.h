@@ -82,8 +82,8 @@ struct candidate {
     enum candidate_phase phase;
     size_t anchor;         /* of interior the smaller of the two */
     int64_t bytes;         /* of the file; of a plan the size that it may take */
-    double kl, confidence; /* predicted, as it compares with measured KL (see candidates.c), and to be kept as
-                              predict_row.foretold; plan: NAN, whoever makes it can predict it */
+    double kl, confidence; /* predicted, as it compares with measured KL (see candidates.c); plan: NAN,
+                              whoever makes it can predict it */
     char reason[384];      /* why it is tried */
 };
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "measure/rank.h"
 
 #define LEAST_THRESHOLD 2.5
 #define LAST_THRESHOLD 9.0
@@ -260,75 +259,5 @@ allot_status predict_all(struct prediction *out, const struct predictor *predict
                         lesser_ratio(p.least[first], p.least[end - 1]);
     }
     projection_release(&p);
-    return status;
-}
-
-/* ---- Its worth ----------------------------------------------------------------------------- */
-
-/* kl[i]: prediction of row i without row i, NAN where it has no evidence. others: [n]. */
-static allot_status leave_out(double *kl, struct prediction *predictions, struct combination *all,
-                              struct predict_row *others, const struct predict_row *rows, size_t n,
-                              struct allot_error *err)
-{
-    allot_status status = ALLOT_OK;
-    for (size_t i = 0; i < n; i++) {
-        all[i] = rows[i].of;
-        kl[i] = NAN;
-    }
-    for (size_t i = 0; i < n && status == ALLOT_OK; i++) {
-        size_t count = 0;
-        if (!has_evidence(&rows[i]))
-            continue;
-        for (size_t k = 0; k < n; k++)
-            if (k != i)
-                others[count++] = rows[k];
-        const struct predictor p = predict_fit(others, count);
-        status = predict_all(predictions, &p, all, n, err);
-        if (status == ALLOT_OK)
-            kl[i] = predictions[i].kl;
-    }
-    return status;
-}
-
-static allot_status correlate(double *rho, size_t *count, double *x, double *y, const double *predicted,
-                              const struct predict_row *rows, size_t n, struct allot_error *err)
-{
-    *count = 0;
-    for (size_t i = 0; i < n; i++)
-        if (isfinite(predicted[i]) && isfinite(rows[i].kl)) {
-            x[*count] = predicted[i];
-            y[(*count)++] = rows[i].kl;
-        }
-    return rank_correlation(rho, x, y, *count, err);
-}
-
-allot_status predict_ranks(struct predict_ranks *out, const struct predict_row *rows, size_t n,
-                           struct allot_error *err)
-{
-    double *numbers = calloc(3 * n + 1, sizeof *numbers);
-    struct prediction *predictions = malloc((n + 1) * sizeof *predictions);
-    struct combination *all = malloc((n + 1) * sizeof *all);
-    struct predict_row *others = malloc((n + 1) * sizeof *others);
-    struct predict_ranks ranks = {0};
-    allot_status status = ALLOT_OK;
-
-    if (numbers == NULL || predictions == NULL || all == NULL || others == NULL) {
-        status = allot_fail_memory(err, n * sizeof *others, "rank correlations");
-    } else {
-        double *x = numbers + n, *y = numbers + 2 * n;
-        status = leave_out(numbers, predictions, all, others, rows, n, err);
-        if (status == ALLOT_OK)
-            status = correlate(&ranks.left_out, &ranks.n_left_out, x, y, numbers, rows, n, err);
-        for (size_t i = 0; i < n; i++)
-            numbers[i] = rows[i].foretold;
-        if (status == ALLOT_OK)
-            status = correlate(&ranks.foretold, &ranks.n_foretold, x, y, numbers, rows, n, err);
-    }
-    if (status == ALLOT_OK)
-        *out = ranks;
-    free(numbers);
-    free(predictions);
-    free(all);
-    free(others);
     return status;
 }

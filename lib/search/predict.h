@@ -29,8 +29,7 @@ struct combination {
 
 struct predict_row {
     struct combination of;
-    double kl;       /* measured */
-    double foretold; /* what was predicted before it was measured, NAN if nothing was */
+    double kl; /* measured */
 };
 
 /* Below this number of rows the prediction is additive: a = 1, b = 0. */
@@ -63,17 +62,6 @@ struct prediction {
  * out: [n]. */
 allot_status predict_all(struct prediction *out, const struct predictor *predictor,
                          const struct combination *combinations, size_t n, struct allot_error *err);
-
-struct predict_ranks {
-    double left_out; /* rank correlation of measured KL and prediction by a fit without that row */
-    size_t n_left_out;
-    double foretold; /* of measured KL and what was predicted before each measurement */
-    size_t n_foretold;
-};
-
-/* Correlations are NAN where rank.h says so. */
-allot_status predict_ranks(struct predict_ranks *out, const struct predict_row *rows, size_t n,
-                           struct allot_error *err);
 
 /* Pool adjacent violators: y becomes the non-falling sequence of least weighted squared distance. weight > 0;
  * start[i]: the first index of the block that i belongs to. Everything [n]. */

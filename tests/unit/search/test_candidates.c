@@ -122,7 +122,7 @@ static struct predictor fit(const struct world *w)
         if (m->options == NULL)
             continue;
         candidate_terms(terms[n], &w->space, m->options);
-        rows[n] = (struct predict_row){{terms[n], N_GROUPS}, m->kl, NAN};
+        rows[n] = (struct predict_row){{terms[n], N_GROUPS}, m->kl};
         n++;
     }
     return predict_fit(rows, n);

@@ -13,7 +13,6 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "measure/rank.h"
 #include "search/predict.h"
 
 enum { N_GROUPS = 5, MAX_ROWS = 40 };
@@ -108,8 +107,8 @@ static void draw(struct instance *in, uint64_t key, double a, double b, double t
                 (struct predict_term){exp2(-2 * bits) * 3 * exp(0.5 * rng_normal(key, at++)), bits};
         }
         in->of[r] = (struct combination){in->terms[r], N_GROUPS};
-        in->rows[r] = (struct predict_row){
-            in->of[r], truth(in->terms[r], a, b, threshold) * exp(noise * rng_normal(key, at++)), NAN};
+        in->rows[r] = (struct predict_row){in->of[r], truth(in->terms[r], a, b, threshold) *
+                                                          exp(noise * rng_normal(key, at++))};
     }
 }
 
@@ -269,100 +268,11 @@ static void test_confidence(void **state)
     assert_true(fabs(out[0].kl - 0.285) < 1e-12);
 }
 
-/* ---- Their worth --------------------------------------------------------------------------- */
-
-static void test_ranks(void **state)
-{
-    struct instance in;
-    struct predict_ranks ranks;
-    (void)state;
-    draw(&in, seed, 1.3, 2, 4.5, 0.01);
-    for (size_t r = 0; r < 3; r++) /* foretold in the wrong order of the first three, nothing of the others */
-        in.rows[r].foretold = -in.rows[r].kl;
-    assert_int_equal(predict_ranks(&ranks, in.rows, MAX_ROWS, &err), ALLOT_OK);
-    assert_true(ranks.n_left_out == MAX_ROWS && ranks.left_out > 0.98 && ranks.left_out <= 1);
-    assert_true(ranks.n_foretold == 3 && fabs(ranks.foretold + 1) < 1e-12);
-    in.terms[7][0].cost = NAN;
-    assert_int_equal(predict_ranks(&ranks, in.rows, MAX_ROWS, &err), ALLOT_OK);
-    assert_int_equal(ranks.n_left_out, MAX_ROWS - 1);
-    /* KL that has nothing to do with costs. */
-    for (size_t r = 0; r < MAX_ROWS; r++)
-        in.rows[r].kl = rng_uniform(seed, 5000 + r);
-    assert_int_equal(predict_ranks(&ranks, in.rows, MAX_ROWS, &err), ALLOT_OK);
-    assert_true(fabs(ranks.left_out) < 0.7);
-    assert_int_equal(predict_ranks(&ranks, NULL, 0, &err), ALLOT_OK);
-    assert_true(isnan(ranks.left_out) && ranks.n_left_out == 0 && isnan(ranks.foretold));
-}
-
-/* What is left out is really unseen: a row whose measured KL is absurd is predicted where it was before. */
-static void test_left_out_is_unseen(void **state)
-{
-    struct instance in;
-    struct predict_ranks before, after;
-    (void)state;
-    draw(&in, seed + 1, 1, 0, 0, 0);
-    for (size_t r = 0; r < MAX_ROWS; r++)
-        for (size_t g = 0; g < N_GROUPS; g++)
-            in.terms[r][g].bits = 16; /* above all thresholds: no plateaus */
-    assert_int_equal(predict_ranks(&before, in.rows, MAX_ROWS, &err), ALLOT_OK);
-    assert_true(fabs(before.left_out - 1) < 1e-12);
-    in.rows[0].kl *= 1e6; /* now the largest: its prediction stays where it was */
-    assert_int_equal(predict_ranks(&after, in.rows, MAX_ROWS, &err), ALLOT_OK);
-    assert_true(after.left_out <= 1);
-    size_t rank = 0;
-    for (size_t r = 1; r < MAX_ROWS; r++)
-        rank += truth(in.terms[r], 1, 0, 0) > truth(in.terms[0], 1, 0, 0);
-    /* Moving one of n from its place to the top shifts `rank` others by one. */
-    const double n = MAX_ROWS, d = (double)rank;
-    assert_true(fabs(after.left_out - (1 - 6 * (d * d + d) / (n * (n * n - 1)))) < 1e-9);
-}
-
-/* Row by row, with nothing of predict_ranks; and it is another number than that of a fit on all rows. */
-static void test_left_out_by_hand(void **state)
-{
-    size_t differ = 0;
-    (void)state;
-    for (uint64_t t = 0; t < 20; t++) {
-        struct instance in;
-        struct predict_row others[MAX_ROWS];
-        struct prediction out[MAX_ROWS];
-        struct predict_ranks ranks;
-        double left_out[MAX_ROWS], seen[MAX_ROWS], kl[MAX_ROWS], rho, rho_seen;
-        const size_t n = 12;
-
-        draw(&in, seed + t, 1, 2, 6, 0.5);
-        const struct predictor all = predict_fit(in.rows, n);
-        for (size_t i = 0; i < n; i++) {
-            memcpy(others, in.rows, i * sizeof *others);
-            memcpy(others + i, in.rows + i + 1, (n - 1 - i) * sizeof *others);
-            const struct predictor p = predict_fit(others, n - 1);
-            assert_int_equal(predict_all(out, &p, in.of, n, &err), ALLOT_OK);
-            left_out[i] = out[i].kl;
-            assert_int_equal(predict_all(out, &all, in.of, n, &err), ALLOT_OK);
-            seen[i] = out[i].kl;
-            kl[i] = in.rows[i].kl;
-        }
-        assert_int_equal(rank_correlation(&rho, left_out, kl, n, &err), ALLOT_OK);
-        assert_int_equal(rank_correlation(&rho_seen, seen, kl, n, &err), ALLOT_OK);
-        assert_int_equal(predict_ranks(&ranks, in.rows, n, &err), ALLOT_OK);
-        assert_true(ranks.left_out == rho);
-        differ += rho != rho_seen;
-    }
-    assert_true(differ > 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_isotonic),
-        cmocka_unit_test(test_recovery),
-        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_few_rows),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_confidence),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_left_out_is_unseen),
-        cmocka_unit_test(test_left_out_by_hand),
+        cmocka_unit_test(test_isotonic), cmocka_unit_test(test_recovery), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_few_rows), cmocka_unit_test(test_order),    cmocka_unit_test(test_confidence),
     };
     const char *given = getenv("ALLOT_TEST_SEED");
 
