@@ -17,7 +17,7 @@
 #include "cost/fisher.h"
 #include "cost/candidates.h"
 #include "gguf/convert.h"
-#include "net/gemm.h"
+#include "base/gemm.h"
 #include "quant/quant.h"
 
 enum { MAX_TYPES = 64, GEMM_SIZE = 1024, SAMPLE_WEIGHTS = 1 << 16 };

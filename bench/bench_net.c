@@ -21,7 +21,7 @@
 #include "cost/fisher.h"
 #include "cost/project.h"
 #include "gguf/convert.h"
-#include "net/gemm.h"
+#include "base/gemm.h"
 #include "net/ops.h"
 
 enum { GEMM_SIZE = 1536, GEMM_REPEATS = 8, CHUNK = FISHER_DEFAULT_CHUNK, MANY_TYPES = 21, REPEATS = 3 };

@@ -23,7 +23,7 @@ cli:      search cost plan measure net quant text archive gguf base
 '
 # HEADER PATTERN: the parts that may include it. Others (the C library, POSIX) are free to all.
 allowed_libraries='
-cblas\.h:              net
+cblas\.h:              base
 sqlite3\.h:            archive
 pcre2\.h:              plan
 openssl/.*:            base

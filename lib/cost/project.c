@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/num.h"
 #include "gguf/convert.h"
-#include "net/gemm.h"
+#include "base/gemm.h"
 #include "quant/quant.h"
 
 enum { CACHE_LINE = 64, HUGE_PAGE = 2 << 20 };

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "net/gemm.h"
+#include "base/gemm.h"
 #include "net/vector.h"
 
 struct attention_pass {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "net/gemm.h"
+#include "base/gemm.h"
 #include "net/linear.h"
 #include "net/source.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "net/gemm.h"
+#include "base/gemm.h"
 
 /* ---- What observers see -------------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "net/arch.h"
-#include "net/gemm.h"
+#include "base/gemm.h"
 #include "net/linear.h"
 #include "net/source.h"
 #include "net/vector.h"

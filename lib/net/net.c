@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "gguf/convert.h"
 #include "net/arch.h"
-#include "net/gemm.h"
+#include "base/gemm.h"
 
 /* How many rows and columns a tensor of a layer has, in terms of the hyperparameters. */
 enum extent { ONE, EMBD, Q_WIDTH, KV_WIDTH, QKV_WIDTH, Q_NORM, K_NORM, FF, UP_WIDTH, EXPERTS, SHARED_FF };

@@ -15,7 +15,7 @@
 #include "folder.h"
 #include "gguf.h"
 #include "llama.h"
-#include "net/gemm.h"
+#include "base/gemm.h"
 #include "net/net.h"
 #include "random_model.h"
 #include "tiny.h"

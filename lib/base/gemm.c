@@ -1,5 +1,5 @@
 /* gemm.c - float32 matrix products on OpenBLAS, shared out over a pool.  SPDX-License-Identifier: MIT */
-#include "net/gemm.h"
+#include "base/gemm.h"
 
 #include <cblas.h>
 #include <dlfcn.h>
@@ -24,6 +24,10 @@ static struct {
     __typeof__(cblas_sgemm) *sgemm;
     __typeof__(openblas_set_num_threads) *set_num_threads;
     __typeof__(openblas_get_corename) *get_corename;
+    /* LAPACK as Fortran has it: columns one after the other, the lengths of strings behind all else. */
+    void (*spotrf)(const char *uplo, const int *n, float *a, const int *lda, int *info, size_t);
+    void (*strtri)(const char *uplo, const char *diag, const int *n, float *a, const int *lda, int *info,
+                   size_t, size_t);
     struct allot_error err; /* why it could not be loaded */
 } blas;
 
@@ -50,7 +54,9 @@ static void load_blas(void)
     void *library = dlopen(blas_library, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL || !find_function(library, "cblas_sgemm", &blas.sgemm) ||
         !find_function(library, "openblas_set_num_threads", &blas.set_num_threads) ||
-        !find_function(library, "openblas_get_corename", &blas.get_corename)) {
+        !find_function(library, "openblas_get_corename", &blas.get_corename) ||
+        !find_function(library, "spotrf_", &blas.spotrf) ||
+        !find_function(library, "strtri_", &blas.strtri)) {
         const char *cause = dlerror();
         allot_fail(&blas.err, ALLOT_ERR_UNSUPPORTED, "OpenBLAS cannot be loaded: %s",
                    cause != NULL ? cause : blas_library);
@@ -120,6 +126,33 @@ void gemm_backward(struct pool *pool, float *dx, const float *dy, const float *w
 void gemm_forward_here(float *y, const float *x, const float *w, int64_t m, int64_t n, int64_t k)
 {
     gemm_strided(false, true, (int)m, (int)n, (int)k, 1.0f, x, (int)k, w, (int)k, 0.0f, y, (int)n);
+}
+
+static void reverse(float *a, size_t n)
+{
+    for (size_t i = 0; i < n / 2; i++) {
+        const float x = a[i];
+        a[i] = a[n - 1 - i];
+        a[n - 1 - i] = x;
+    }
+}
+
+/* With J the reversal of the order, J A J = L L', so A = (J L J)(J L J)', and J L J is upper triangular:
+ * U = (J L J)^-1 = J L^-1 J. What Fortran calls upper is lower row by row. */
+bool gemm_inverse_factor(float *a, int64_t n)
+{
+    const int order = (int)n;
+    int info;
+    reverse(a, (size_t)(n * n));
+    blas.spotrf("U", &order, a, &order, &info, 1);
+    if (info == 0)
+        blas.strtri("U", "N", &order, a, &order, &info, 1, 1);
+    if (info != 0)
+        return false;
+    for (int64_t i = 0; i < n; i++)
+        memset(a + i * n + i + 1, 0, sizeof(float) * (size_t)(n - i - 1));
+    reverse(a, (size_t)(n * n));
+    return true;
 }
 
 /* Largest difference between OpenBLAS and a plain loop, relative to the size of the terms. */

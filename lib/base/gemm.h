@@ -1,4 +1,4 @@
-/* gemm.h - float32 matrix products on OpenBLAS, shared out over a pool.
+/* gemm.h - float32 matrix products, and one factorisation, on OpenBLAS, shared out over a pool.
  *
  * SPDX-License-Identifier: MIT
  *
@@ -6,8 +6,8 @@
  * shapes only, and the pool shares the tiles. So results do not depend on the number of threads,
  * and many small products can run side by side. All matrices are row-major without gaps.
  */
-#ifndef ALLOT_NET_GEMM_H
-#define ALLOT_NET_GEMM_H
+#ifndef ALLOT_BASE_GEMM_H
+#define ALLOT_BASE_GEMM_H
 
 #include "base/pool.h"
 
@@ -33,5 +33,9 @@ void gemm_forward_here(float *y, const float *x, const float *w, int64_t m, int6
  * lda, ldb and ldc apart. */
 void gemm_strided(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float *a,
                   int lda, const float *b, int ldb, float beta, float *c, int ldc);
+
+/* a (n,n), symmetric, becomes the upper triangular u with u' u = a^-1, zeros below. False: a is not positive
+ * definite to float32's precision; its contents are lost. By LAPACK. */
+bool gemm_inverse_factor(float *a, int64_t n);
 
 #endif
