@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
@@ -41,6 +42,41 @@ static bool find_function(void *library, const char *name, void *function)
     return address != NULL;
 }
 
+static void *open_blas(void)
+{
+    void *library = dlopen(blas_library, RTLD_NOW | RTLD_LOCAL);
+    if (library != NULL && find_function(library, "cblas_sgemm", &blas.sgemm) &&
+        find_function(library, "openblas_set_num_threads", &blas.set_num_threads) &&
+        find_function(library, "openblas_get_corename", &blas.get_corename) &&
+        find_function(library, "spotrf_", &blas.spotrf) && find_function(library, "strtri_", &blas.strtri))
+        return library;
+    const char *cause = dlerror();
+    allot_fail(&blas.err, ALLOT_ERR_UNSUPPORTED, "OpenBLAS cannot be loaded: %s",
+               cause != NULL ? cause : blas_library);
+    return NULL;
+}
+
+/* What OPENBLAS_CORETYPE would have to be: on processors newer than itself OpenBLAS takes its oldest kernels,
+ * which are many times slower than those that the processor can run. NULL: it has found its way. */
+static const char *better_kernels(void)
+{
+#if defined(__x86_64__)
+    static const char *const wide[] = {"Haswell", "Zen", "Excavator", "SkylakeX", "Cooperlake", "Sapphire"};
+    const char *own = blas.get_corename();
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        if (strncasecmp(own, wide[i], strlen(wide[i])) == 0)
+            return NULL;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        return NULL;
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+               ? "SkylakeX"
+               : "Haswell";
+#else
+    return NULL;
+#endif
+}
+
 static void load_blas(void)
 {
     void *space =
@@ -51,15 +87,12 @@ static void load_blas(void)
     }
     munmap(space, BLAS_BYTES);
     setenv("OPENBLAS_NUM_THREADS", "1", 1); /* it starts none of its own */
-    void *library = dlopen(blas_library, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL || !find_function(library, "cblas_sgemm", &blas.sgemm) ||
-        !find_function(library, "openblas_set_num_threads", &blas.set_num_threads) ||
-        !find_function(library, "openblas_get_corename", &blas.get_corename) ||
-        !find_function(library, "spotrf_", &blas.spotrf) ||
-        !find_function(library, "strtri_", &blas.strtri)) {
-        const char *cause = dlerror();
-        allot_fail(&blas.err, ALLOT_ERR_UNSUPPORTED, "OpenBLAS cannot be loaded: %s",
-                   cause != NULL ? cause : blas_library);
+    void *library = open_blas();
+    const char *kernels = library != NULL ? better_kernels() : NULL;
+    if (kernels != NULL && getenv("OPENBLAS_CORETYPE") == NULL) {
+        dlclose(library); /* it chooses when it is loaded */
+        setenv("OPENBLAS_CORETYPE", kernels, 1);
+        open_blas();
     }
 }
 

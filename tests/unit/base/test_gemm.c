@@ -1,14 +1,18 @@
 /* test_gemm.c - the factor of an inverse against the definition.  SPDX-License-Identifier: MIT */
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 #include "base/gemm.h"
 #include "base/rng.h"
+
+static const char *chosen; /* by the user */
 
 /* u' u a = 1, u upper triangular with a positive diagonal. */
 static void check_factor(int64_t n, uint64_t seed)
@@ -71,10 +75,31 @@ static void test_indefinite(void **state)
     assert_false(gemm_inverse_factor(zero, 1));
 }
 
+/* OpenBLAS by itself takes its oldest kernels where the processor is newer than it is. */
+static void test_wide_kernels(void **state)
+{
+    (void)state;
+    void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(library);
+    char *(*name)(void) = NULL;
+    void *address = dlsym(library, "openblas_get_corename");
+    memcpy(&name, &address, sizeof name);
+    print_message("kernels of OpenBLAS: %s\n", name());
+    if (chosen)
+        assert_string_equal(name(), chosen);
+#if defined(__x86_64__)
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        assert_string_not_equal(name(), "Prescott");
+#endif
+    dlclose(library);
+}
+
 static int set_up(void **state)
 {
     struct allot_error err;
     (void)state;
+    chosen = getenv("OPENBLAS_CORETYPE"); /* before gemm_init may set it */
+    chosen = chosen ? strdup(chosen) : NULL;
     return gemm_init(&err) != ALLOT_OK;
 }
 
@@ -83,6 +108,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_inverse_factor),
         cmocka_unit_test(test_indefinite),
+        cmocka_unit_test(test_wide_kernels),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }
