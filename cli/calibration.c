@@ -56,6 +56,14 @@ static const struct option_row rows[] = {
 const struct option_set calibration_options = OPTION_SET(rows);
 const struct option_set calibration_methodless_options = {rows, sizeof rows / sizeof *rows - 1};
 
+static const struct option_row rounding_rows[] = {
+    ROW("rounding", 0, "HOW", OPTION_STRING, rounding, "ggml", 0,
+        "ggml: the bytes of llama-quantize; compensated: codes chosen so that the errors of a row make up "
+        "for "
+        "each other on the texts, where windows held out bear that out"),
+};
+const struct option_set rounding_options = OPTION_SET(rounding_rows);
+
 const char *calibration_run_option(size_t i)
 {
     static const char *const names[] = {"imatrix-chunks", "method", "sequences", "seq-len",
@@ -139,7 +147,20 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
         (args->texts.n || !calibration_needs_text(args)))
         return allot_fail(err, ALLOT_ERR_ARGUMENT,
                           "--text-seed is heeded only where the model writes the text itself");
+    if (rounding_check(args->rounding, &args->texts, err) != ALLOT_OK)
+        return err->status;
+    if (rounding_compensates(args->rounding) && strcmp(args->method, "fisher") != 0)
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "--rounding compensated and --method %s exclude each other: its costs are fisher's",
+                          args->method);
     return type_set_parse(&set, args->types, err);
+}
+
+allot_status calibration_rounding(struct rounding_job *out, const struct model_job *job,
+                                  const struct calibrated_arguments *args, struct allot_error *err)
+{
+    return rounding_job_open(out, args->rounding, job, &args->texts, IMATRIX_CONTEXT, args->imatrix_chunks,
+                             err);
 }
 
 enum calibration_means calibration_method(const struct calibrated_arguments *args)
@@ -335,7 +356,7 @@ static allot_status fisher_costs(struct calibration_result *result, int64_t *set
                                  const struct fisher_options *options, const struct job_imatrix *im,
                                  const struct allot_progress *progress, struct allot_error *err)
 {
-    char params[64];
+    char params[FISHER_PARAMS];
     fisher_params(params, options);
     allot_status status = open_set(set_id, c, im, "fisher", params, err);
     if (status == ALLOT_OK)
@@ -404,8 +425,17 @@ allot_status calibration_costs(struct calibration_result *result, struct calibra
         status = own_sequences(c, args, progress, err);
     if (status != ALLOT_OK)
         return status;
-    const struct fisher_options fisher = {(int32_t)args->chunk, (uint64_t)args->seed, types, n_types,
-                                          &c->memory};
+    if (c->rounding)
+        status = rounding_job_collect(c->rounding, c->job, c->pool, c->memory.limit, progress, err);
+    if (status != ALLOT_OK)
+        return status;
+    const struct fisher_options fisher = {(int32_t)args->chunk,
+                                          (uint64_t)args->seed,
+                                          types,
+                                          n_types,
+                                          &c->memory,
+                                          c->rounding ? rounding_job_hooks(c->rounding) : NULL,
+                                          c->rounding ? c->rounding->name : NULL};
     const struct probe_options probe = {types, n_types, &c->memory};
     const struct exact_options exact = {types, n_types, &c->memory};
     const struct weight_options weight = {types, n_types};

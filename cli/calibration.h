@@ -11,6 +11,7 @@
 #include "cost/weight.h"
 #include "job.h"
 #include "output.h"
+#include "rounding.h"
 
 enum { IMATRIX_CONTEXT = 512, IMATRIX_WINDOWS = 64 }; /* of an imatrix that is computed for costs */
 
@@ -22,7 +23,7 @@ struct calibrated_arguments {
     bool no_imatrix;
     int64_t imatrix_chunks;
     int64_t chunk, sequences, sequence_length, seed, text_seed;
-    const char *types, *method;
+    const char *types, *method, *rounding;
     int64_t memory; /* bytes; 0: the default limit */
 };
 
@@ -36,6 +37,7 @@ struct calibrated_arguments {
 
 extern const struct option_set calibration_options;            /* offsets into struct calibrated_arguments */
 extern const struct option_set calibration_methodless_options; /* without --method, its last row */
+extern const struct option_set rounding_options;               /* the same, of commands that heed it */
 
 /* The i-th option that only a run over texts heeds, or NULL. */
 const char *calibration_run_option(size_t i);
@@ -56,7 +58,8 @@ struct calibration {
     struct text_windows imatrix_windows; /* if an imatrix is to be computed */
     struct job_imatrix imatrix;          /* the user's */
     struct memory_budget memory;
-    char *folder; /* of the archive, for temporary files */
+    char *folder;                  /* of the archive, for temporary files */
+    struct rounding_job *rounding; /* of candidates; the caller's, or NULL: as ggml rounds */
 };
 
 /* What runs the model: lib/net, whose architectures are few; libllama; lib/net if it can; or nothing, where
@@ -77,6 +80,9 @@ enum calibration_means calibration_method(const struct calibrated_arguments *arg
 /* Reads all that the arguments name and need, so that a mistake in them shows before an archive is made. */
 allot_status calibration_read(struct calibration *c, const struct calibrated_arguments *args,
                               const struct allot_progress *progress, struct allot_error *err);
+/* What --rounding says, with the windows of the texts that an imatrix would be computed from. */
+allot_status calibration_rounding(struct rounding_job *out, const struct model_job *job,
+                                  const struct calibrated_arguments *args, struct allot_error *err);
 /* Up to n sequences of the costs' length, spread evenly over the same texts; those of the costs may be among
  * them. */
 allot_status calibration_more_sequences(struct text_windows *out, const struct calibration *c,

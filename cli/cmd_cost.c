@@ -195,6 +195,7 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     const struct common_arguments *common = &args->sized.common;
     struct model_job job = {0};
     struct calibration calibration = {0};
+    struct rounding_job rounding = {0};
     struct pool *pool = NULL;
 
     allot_status status = model_job_open(&job, common->operands.items[0], common, err);
@@ -205,12 +206,16 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     if (status == ALLOT_OK)
         status = calibration_read(&calibration, args, progress, err);
     if (status == ALLOT_OK)
+        status = calibration_rounding(&rounding, &job, args, err);
+    calibration.rounding = &rounding;
+    if (status == ALLOT_OK)
         status = model_job_archive(&job, ARCHIVE_CREATE, err);
     if (status == ALLOT_OK)
         status = model_job_hash(&job, progress, err);
     if (status == ALLOT_OK)
         status = measure_costs(&job, &calibration, args, progress, err);
     calibration_close(&calibration);
+    rounding_job_release(&rounding);
     pool_free(pool);
     model_job_release(&job);
     return status;
@@ -229,7 +234,7 @@ const struct command command_cost = {
         "use them for any size. Without -f the calibration text is sampled from the "
         "model itself, by libllama. --method weight estimates in seconds, in units of its own, and "
         "needs no text with --imatrix or --no-imatrix.",
-    .options = {&calibration_options},
+    .options = {&calibration_options, &rounding_options},
     .arguments_size = sizeof(struct calibrated_arguments),
     .min_operands = 1,
     .max_operands = 1,

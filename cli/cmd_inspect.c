@@ -28,7 +28,7 @@ static const char *const hyperparameters[] = {
 };
 static const char *const provenance[] = {
     "quantize.imatrix.file", "quantize.imatrix.dataset", "allot.version",
-    "allot.imatrix.sha256",  "allot.source.sha256",
+    "allot.imatrix.sha256",  "allot.source.sha256",      "allot.rounding",
 };
 
 static void shape_text(char buf[static 96], const struct gguf_tensor *tensor)

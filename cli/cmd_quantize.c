@@ -38,12 +38,13 @@ static allot_status check_unheeded(const struct quantize_arguments *args, struct
         return ALLOT_OK;
     if (name)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --%s exclude each other", way, name);
-    for (size_t i = 0; i < sizeof not_with_types / sizeof *not_with_types; i++)
+    const bool rounds = rounding_compensates(args->calibrated.rounding); /* which wants text, all the same */
+    for (size_t i = rounds ? 1 : 0; i < sizeof not_with_types / sizeof *not_with_types; i++)
         if (string_list_has(given, not_with_types[i]))
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --%s exclude each other", way,
                               not_with_types[i]);
     for (size_t i = 0; (name = calibration_run_option(i)) != NULL; i++)
-        if (string_list_has(given, name))
+        if (string_list_has(given, name) && !(rounds && strcmp(name, "imatrix-chunks") == 0))
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "--%s and --%s exclude each other", way, name);
     return ALLOT_OK;
 }
@@ -80,6 +81,8 @@ static allot_status check(const void *arguments, struct allot_error *err)
     if (args->refine && (!args->calibrated.texts.n || calibration_method(&args->calibrated) != BY_NET))
         return allot_fail(err, ALLOT_ERR_ARGUMENT,
                           "--refine needs --file (-f TEXT) and --method fisher or exact");
+    if (args->refine && rounding_compensates(args->calibrated.rounding))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT, "--refine and --rounding compensated exclude each other");
     if (args->refine && args->calibrated.sequence_length % args->calibrated.chunk != 0)
         return allot_fail(err, ALLOT_ERR_ARGUMENT,
                           "--refine: chunks of %" PRId64 " tokens do not divide --seq-len %" PRId64,
@@ -88,7 +91,8 @@ static allot_status check(const void *arguments, struct allot_error *err)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base takes one type");
     if (type_set_parse(&base, args->base, err) != ALLOT_OK)
         return err->status;
-    if (check_unheeded(args, err) != ALLOT_OK || interactions_check(&args->calibrated.sized, err) != ALLOT_OK)
+    if (rounding_check(args->calibrated.rounding, &args->calibrated.texts, err) != ALLOT_OK ||
+        check_unheeded(args, err) != ALLOT_OK || interactions_check(&args->calibrated.sized, err) != ALLOT_OK)
         return err->status;
     status =
         constraints_parse(&constraints, args->calibrated.types, &args->calibrated.sized.constraints, err);
@@ -139,7 +143,7 @@ const struct command command_quantize = {
         "the importance matrix of the newest costs of the archive, if there are any. An interrupted run goes "
         "on from OUT.allot-partial.",
     .options = {&budget_options, &layout_options, &constraint_options, &speed_options, &options,
-                &calibration_options},
+                &calibration_options, &rounding_options},
     .arguments_size = sizeof(struct quantize_arguments),
     .min_operands = 2,
     .max_operands = 2,

@@ -13,12 +13,15 @@ struct common_arguments {
     struct string_list given;    /* the names of the options on the command line */
 };
 
+enum { COMMAND_SETS = 8 };
+
 struct command {
     const char *name;
-    const char *synopsis;                /* what follows the name */
-    const char *summary;                 /* a few words for the list of commands */
-    const char *description;             /* paragraphs for the command's own help */
-    const struct option_set *options[6]; /* up to the first NULL; what all commands share comes on top */
+    const char *synopsis;    /* what follows the name */
+    const char *summary;     /* a few words for the list of commands */
+    const char *description; /* paragraphs for the command's own help */
+    const struct option_set
+        *options[COMMAND_SETS]; /* up to the first NULL; what all commands share comes on top */
     size_t arguments_size;
     size_t min_operands, max_operands;
     /* NULL, or checks what rows cannot say; its failure is a usage error (exit 2). */

@@ -10,7 +10,7 @@
 #include "progress.h"
 #include "signals.h"
 
-enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130, MAX_SETS = 7 };
+enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130, MAX_SETS = COMMAND_SETS + 1 };
 
 static const struct command *const commands[] = {
     &command_inspect, &command_imatrix, &command_cost,     &command_plan,   &command_quantize,

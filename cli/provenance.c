@@ -47,3 +47,9 @@ void provenance_fill(struct provenance *p, const struct job_imatrix *im, const c
     snprintf(p->source_sha256, sizeof p->source_sha256, "%s", source_sha256);
     add_str(p, "allot.source.sha256", p->source_sha256);
 }
+
+void provenance_add_rounding(struct provenance *p, const char *name, const char *text_sha256)
+{
+    snprintf(p->rounding, sizeof p->rounding, "%s %s", name, text_sha256);
+    add_str(p, "allot.rounding", p->rounding);
+}

@@ -131,6 +131,7 @@ static allot_status open_calibration(struct quantize_run *run, struct allot_erro
     allot_status status =
         calibration_open(&run->calibration, &run->job, run->pool, run->args->calibrated.memory,
                          calibration_method(&run->args->calibrated), err);
+    run->calibration.rounding = &run->rounding;
     if (status == ALLOT_OK)
         status = calibration_read(&run->calibration, &run->args->calibrated, run->progress, err);
     return status;
@@ -142,7 +143,7 @@ static allot_status find_recorded(bool *recorded, struct quantize_run *run, stru
 {
     struct archive_cost_set_info *sets = NULL;
     size_t n = 0;
-    allot_status status = archive_cost_sets(run->job.archive, run->job.sha256, &sets, &n, err);
+    allot_status status = cost_sets(&sets, &n, &run->job, err);
     *recorded = false;
     for (size_t i = 0; i < n && status == ALLOT_OK && !*recorded; i++) {
         struct cost_table table;
@@ -206,6 +207,8 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
     if (status == ALLOT_OK)
         status = pool_new(&run->pool, (int)common->threads, err);
     if (status == ALLOT_OK)
+        status = calibration_rounding(&run->rounding, &run->job, &run->args->calibrated, err);
+    if (status == ALLOT_OK)
         status = decide_to_measure(run, err);
     if (status == ALLOT_OK && run->measures)
         status = check_room(run, err);
@@ -260,6 +263,7 @@ static allot_status name_imatrix(struct quantize_run *run, struct allot_error *e
                 return allot_fail_memory(err, strlen(out->path), "a path");
         }
         provenance_fill(&out->keys, &run->imatrix, out->imatrix_path, run->job.sha256);
+        rounding_job_provenance(&run->rounding, &out->keys);
     }
     return ALLOT_OK;
 }
@@ -394,8 +398,9 @@ allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *e
 static void job_identity(char hex[static HASH_HEX], const struct quantize_run *run)
 {
     struct strbuf sb = {0};
-    strbuf_addf(&sb, "model %s imatrix %s %s", run->job.sha256,
-                run->imatrix.present ? run->imatrix.data.sha256 : "none", cost_version());
+    strbuf_addf(&sb, "model %s imatrix %s %s%s%s", run->job.sha256,
+                run->imatrix.present ? run->imatrix.data.sha256 : "none", cost_version(),
+                run->rounding.compensated ? " compensated " : "", run->rounding.windows.sha256);
     hash_bytes(hex, sb.data ? sb.data : "", sb.len);
     strbuf_release(&sb);
 }
@@ -424,6 +429,7 @@ static allot_status write_output(struct quantize_run *run, struct quantize_outpu
         .file_type = (uint32_t)out->plan.base->file_type,
         .keys = out->keys.keys,
         .n_keys = out->keys.n_keys,
+        .rounding = rounding_job_hooks(&run->rounding),
         .out_path = out->path,
         .identity = identity,
         .memory = write_memory(run),
@@ -444,8 +450,16 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
 {
     float **weights = NULL;
     allot_status status = job_imatrix_weights(&weights, &run->imatrix, run->job.model, err);
-    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++)
+    if (status == ALLOT_OK)
+        status =
+            rounding_job_collect(&run->rounding, &run->job, run->pool, write_memory(run), run->progress, err);
+    if (run->rounding.rounding)
+        rounding_take_result(run->rounding.rounding); /* that of the costs */
+    for (size_t r = 0; status == ALLOT_OK && r < run->ladder.n; r++) {
         status = write_output(run, &run->outputs[r], weights, err);
+        if (run->rounding.rounding)
+            run->outputs[r].rounding = rounding_take_result(run->rounding.rounding);
+    }
     job_imatrix_weights_free(weights, run->job.model);
     return status;
 }
@@ -468,6 +482,8 @@ static json_t *output_json(const struct quantize_run *run, const struct quantize
     json_put(document, "floored_tensors", json_integer(out->result.floored_tensors));
     json_put(document, "resumed_tensors", json_integer(out->result.resumed_tensors));
     json_put(document, "stock_command", json_text(command));
+    if (run->rounding.compensated)
+        json_put(document, "rounding", rounding_json(&out->rounding));
     type_plan_json(document, &out->plan, run->job.model);
     if (run->args->calibrated.sized.constraints.interactions)
         json_put(document, "interactions", interactions_json(&out->interaction));
@@ -487,6 +503,8 @@ static allot_status print_text(const struct quantize_run *run, const struct quan
     printf("\nSHA-256:       %s\n", out->result.sha256);
     if (run->own_text)
         printf("calibration:   text of the model's own\n");
+    if (run->rounding.compensated)
+        rounding_print(&out->rounding);
     if (run->args->calibrated.sized.constraints.interactions)
         interactions_print(&out->interaction);
     if (out->refinement.n)
@@ -503,7 +521,8 @@ static allot_status print_text(const struct quantize_run *run, const struct quan
                " tensors needed a floor under zero importances; llama-quantize would refuse them or lose "
                "weights.\n",
                out->result.floored_tensors);
-    printf("\nThe same tensors with llama.cpp, in place of this file:\n  %s\n", command);
+    printf("\nThe same %s with llama.cpp, in place of this file:\n  %s\n",
+           run->rounding.compensated ? "types, but rounded as ggml does," : "tensors", command);
     return status;
 }
 
@@ -548,6 +567,7 @@ void quantize_run_release(struct quantize_run *run)
     layout_use_release(&run->layout);
     job_imatrix_release(&run->imatrix);
     calibration_close(&run->calibration);
+    rounding_job_release(&run->rounding);
     model_job_release(&run->job);
     pool_free(run->pool);
 }

@@ -30,6 +30,7 @@ struct quantize_output {
     struct plan_interaction interaction; /* of the plan, these two if asked for */
     struct refinement refinement;
     struct quantize_result result;
+    struct rounding_result rounding; /* if it is compensated */
 };
 
 struct quantize_run {
@@ -43,6 +44,7 @@ struct quantize_run {
     bool own_text;                  /* the calibration's text is the model's own */
     bool measures;                  /* costs; else they are on record, or the types are in a recipe */
     struct calibration calibration; /* if so */
+    struct rounding_job rounding;
     struct job_imatrix imatrix;
     struct knapsack knapsack; /* without a recipe */
     struct speed_table speeds;

@@ -12,6 +12,7 @@
 #include "describe.h"
 #include "plan/recipe.h"
 #include "quant/quant.h"
+#include "rounding.h"
 
 /* ---- Costs ----------------------------------------------------------------------------------- */
 
@@ -94,6 +95,32 @@ void cost_table_release(struct cost_table *table)
 }
 
 /* Says what the archive has instead of a finished set; `unfinished` is the newest that matches, or NULL. */
+allot_status cost_sets(struct archive_cost_set_info **sets, size_t *n, const struct model_job *job,
+                       struct allot_error *err)
+{
+    size_t kept = 0;
+    allot_status status = archive_cost_sets(job->archive, job->sha256, sets, n, err);
+    for (size_t i = 0; status == ALLOT_OK && i < *n; i++)
+        if (!rounding_of_params((*sets)[i].params))
+            (*sets)[kept++] = (*sets)[i];
+    if (status == ALLOT_OK)
+        *n = kept;
+    return status;
+}
+
+static bool has_compensated(const struct model_job *job)
+{
+    struct archive_cost_set_info *sets = NULL;
+    struct allot_error unused;
+    size_t n = 0;
+    bool found = false;
+    if (archive_cost_sets(job->archive, job->sha256, &sets, &n, &unused) == ALLOT_OK)
+        for (size_t i = 0; i < n; i++)
+            found |= rounding_of_params(sets[i].params);
+    free(sets);
+    return found;
+}
+
 static allot_status no_costs(const struct model_job *job, const struct archive_cost_set_info *unfinished,
                              const char *imatrix_sha256, struct allot_error *err)
 {
@@ -102,8 +129,8 @@ static allot_status no_costs(const struct model_job *job, const struct archive_c
                           "%s holds only unfinished costs of %s (set of %s, tensors done: %" PRId64
                           "); the same 'allot cost' command finishes them",
                           job->archive_path, job->model->path, unfinished->updated, unfinished->n_tensors);
-    return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s holds no costs of %s%s; 'allot cost' measures them",
-                      job->archive_path, job->model->path,
+    return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s holds no costs of %s%s%s; 'allot cost' measures them",
+                      job->archive_path, job->model->path, has_compensated(job) ? " as ggml rounds" : "",
                       !imatrix_sha256     ? ""
                       : imatrix_sha256[0] ? " with this imatrix"
                                           : " without an imatrix");
@@ -116,7 +143,7 @@ allot_status cost_table_newest(struct cost_table *table, struct model_job *job, 
     const struct archive_cost_set_info *unfinished = NULL;
     size_t n = 0;
     bool found = false;
-    allot_status status = archive_cost_sets(job->archive, job->sha256, &sets, &n, err);
+    allot_status status = cost_sets(&sets, &n, job, err);
     memset(table, 0, sizeof *table);
     for (size_t i = 0; status == ALLOT_OK && !found && i < n; i++) {
         if (imatrix_sha256 && strcmp(imatrix_sha256, sets[i].imatrix_sha256) != 0)

@@ -22,6 +22,11 @@ struct tensor_costs {
 bool cost_set_in_nats(const struct archive_cost_set_info *set);
 const char *cost_set_unit(const struct archive_cost_set_info *set); /* "nats per token", "relative error" */
 
+/* Sets of costs of the model, the newest first; those of other rounding than ggml's are left out, since what
+ * is planned from sets on record is rounded so. The list is the caller's to free. */
+allot_status cost_sets(struct archive_cost_set_info **sets, size_t *n, const struct model_job *job,
+                       struct allot_error *err);
+
 struct cost_table {
     struct archive_cost_set_info set;
     struct tensor_costs *tensors; /* [model->n_tensors] */
@@ -31,7 +36,7 @@ struct cost_table {
 
 allot_status cost_table_load(struct cost_table *table, struct model_job *job,
                              const struct archive_cost_set_info *set, struct allot_error *err);
-/* The newest set of the model with finished types; if imatrix_sha256 is not NULL, of that imatrix ("": none).
+/* The newest of these with finished types; if imatrix_sha256 is not NULL, of that imatrix ("": none).
  * The error says what there is instead. */
 allot_status cost_table_newest(struct cost_table *table, struct model_job *job, const char *imatrix_sha256,
                                struct allot_error *err);

@@ -315,7 +315,7 @@ allot_status validation_costs(struct validation *v, const struct allot_progress 
     if (status == ALLOT_OK)
         status = find_imatrix(v, progress, err);
     if (status == ALLOT_OK)
-        status = archive_cost_sets(v->job.archive, v->job.sha256, &sets, &n_sets, err);
+        status = cost_sets(&sets, &n_sets, &v->job, err);
     if (status == ALLOT_OK && wanted.must) {
         status = validation_each_item(v->args->methods, want, &wanted, err);
         wanted.n_named = wanted.n;

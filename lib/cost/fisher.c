@@ -15,10 +15,11 @@
 #include "cost/gather.h"
 #include "quant/quant.h"
 
-void fisher_params(char params[static 64], const struct fisher_options *options)
+void fisher_params(char params[static FISHER_PARAMS], const struct fisher_options *options)
 {
-    snprintf(params, 64, "chunk=%" PRId32 "+%" PRId32 " seed=%" PRIu64, options->chunk,
-             CHUNKS_WIDE * options->chunk, options->seed);
+    snprintf(params, FISHER_PARAMS, "chunk=%" PRId32 "+%" PRId32 " seed=%" PRIu64 "%s%s", options->chunk,
+             CHUNKS_WIDE * options->chunk, options->seed, options->rounding ? " rounding=" : "",
+             options->rounding ? options->rounding_name : "");
 }
 
 struct fisher {
@@ -205,6 +206,7 @@ allot_status fisher_run(struct fisher_result *result, const struct net *net, str
                           windows->n_ctx);
     allot_status status = gather_init(&f.gather, net, pool, imatrix, options->chunk,
                                       f.n_tokens / options->chunk, progress, err);
+    f.gather.projector.rounding = options->rounding;
     f.gather.take = store;
     f.gather.user = &f;
     for (int64_t i = 0; i < net->model->n_tensors && status == ALLOT_OK; i++)

@@ -33,6 +33,9 @@ struct fisher_options {
     const enum ggml_type *types; /* candidates, legal ones are used for each tensor */
     size_t n_types;
     const struct memory_budget *memory; /* NULL: no limit; results do not depend on it */
+    /* How candidates are rounded, and what names that in the costs' key; NULL: as ggml does. */
+    const struct quantize_rounding *rounding;
+    const char *rounding_name;
 };
 
 #define FISHER_DEFAULT_CHUNK 32
@@ -40,8 +43,10 @@ struct fisher_options {
 #define FISHER_DEFAULT_SEQUENCE_LENGTH 128
 #define FISHER_DEFAULT_SEED 1
 
-/* What the costs of a set depend on: "chunk=32+128 seed=1"; windows and imatrix are keyed apart. */
-void fisher_params(char params[static 64], const struct fisher_options *options);
+/* What the costs of a set depend on: "chunk=32+128 seed=1", with " rounding=NAME" if it is not ggml's;
+ * windows and imatrix are keyed apart. */
+#define FISHER_PARAMS 160
+void fisher_params(char params[static FISHER_PARAMS], const struct fisher_options *options);
 
 /* The mean KL divergence per token of n sequences of n_tokens each, and its standard error, from the sums
  * that an archive keeps of all sequences of a set: n_u of them, those of sequence i at i * (n_u / of).

@@ -47,6 +47,7 @@ void projector_release(struct projector *projector)
     free(projector->scratch.data);
     free(projector->runs.data);
     free(projector->weights.data);
+    free(projector->rounded.data);
     *projector = (struct projector){0};
 }
 

@@ -14,6 +14,7 @@
 
 #include "cost/chunk.h"
 #include "net/net.h"
+#include "quant/quantize.h"
 
 /* Memory that grows to what the largest call needs. */
 struct buffer {
@@ -30,6 +31,9 @@ struct projector {
     int64_t n_chunks;
     /* Whose weights W are, where the pass runs on others in their place; NULL: those of the pass. */
     const struct gguf_model *source;
+    /* How linear maps will be rounded; NULL: as ggml does. Embeddings that are only looked up always are. */
+    const struct quantize_rounding *rounding;
+    struct buffer rounded;
     struct buffer inputs, errors, gradients, parts, scratch, runs, weights;
     double seconds_quantize, seconds_product;
 };

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/num.h"
 #include "gguf/convert.h"
+#include "quant/quant.h"
 
 /* A block has about BLOCK_WEIGHTS weights, but at least MIN_ROWS rows, lest the inputs be read too often, and
  * at most MAX_ROWS: then what the sums of a group of tokens read again and again, gradients of the block, one
@@ -26,6 +27,7 @@ enum {
     GROUP_RUNS = 32,
     STRIP_PANELS = 2,
     MAX_STRIPS = 64,
+    ROUNDED_ROWS = 120, /* of a block whose rounding multiplies panels of 128 with matrices */
     ITEM_WEIGHTS = 8192,
     ITEM_TOKENS = 64
 };
@@ -53,13 +55,17 @@ struct map_pass {
     double *parts;                         /* (n_strips, runs, n_types): the sums of this call */
     uint8_t *scratch;                      /* (threads, scratch_size) */
     size_t scratch_size;
+    size_t *rounded; /* [n_rounded] the types whose codes are chosen otherwise than by quant_rows */
+    size_t n_rounded;
+    float *rounding;              /* (threads, 2, max_rows, n_in) */
+    struct allot_error *failures; /* [n_rounded] of a block */
 };
 
 /* ---- Shapes and buffers ------------------------------------------------------------------------------- */
 
 /* Sizes in bytes of a projector's buffers for a call. */
 struct sizes {
-    int64_t inputs, errors, gradients, parts, scratch, runs, weights;
+    int64_t inputs, errors, gradients, parts, scratch, runs, weights, rounded;
 };
 
 static void lay_out(struct map_pass *pass, int64_t n_rows, int64_t n_in)
@@ -69,6 +75,8 @@ static void lay_out(struct map_pass *pass, int64_t n_rows, int64_t n_in)
     pass->panels_per_strip = most(STRIP_PANELS, parts_of(pass->n_panels, MAX_STRIPS));
     pass->n_strips = parts_of(pass->n_panels, pass->panels_per_strip);
     pass->max_rows = least(n_rows, most(MIN_ROWS, least(BLOCK_WEIGHTS / n_in, MAX_ROWS)));
+    if (pass->projector->rounding != NULL)
+        pass->max_rows = least(n_rows, ROUNDED_ROWS);
     pass->max_rows = parts_of(pass->max_rows, k->rows) * k->rows;
     pass->rows_per_item = k->rows; /* divided until an item is small: 12, 6, 3, 1 */
     while (pass->rows_per_item > 1 && pass->rows_per_item * n_in > ITEM_WEIGHTS)
@@ -91,7 +99,10 @@ static struct sizes sizes_of(const struct map_pass *pass, int64_t n_in, int64_t 
                           .parts = 8 * pass->n_strips * n_runs * n_types,
                           .scratch = most(quantizing, cache_lines(4 * GROUP_RUNS * n_types * k->lanes)),
                           .runs = 4 * (3 * n_runs + 2),
-                          .weights = pass->projector->source != NULL ? 4 * pass->max_rows * n_in : 0};
+                          .weights = pass->projector->source != NULL ? 4 * pass->max_rows * n_in : 0,
+                          .rounded = pass->projector->rounding != NULL
+                                         ? 8 * pass->max_rows * n_in * pool_threads(pass->projector->pool)
+                                         : 0};
 }
 
 int64_t projector_bytes(const struct projector *projector, const struct gguf_model *model, size_t n_types)
@@ -113,12 +124,13 @@ int64_t projector_bytes(const struct projector *projector, const struct gguf_mod
         top.scratch = most(top.scratch, s.scratch);
         top.runs = most(top.runs, s.runs);
         top.weights = most(top.weights, s.weights);
+        top.rounded = most(top.rounded, s.rounded);
     }
     /* stacks of experts are up to three at a time; a lookup takes values and its place in an order */
     int64_t sums = 3 * projector->n_chunks * (int64_t)n_types * (int64_t)sizeof(double);
     int64_t lookups = n_tokens * ((int64_t)n_types * (int64_t)sizeof(float) + 2 * (int64_t)sizeof(int64_t));
     return top.inputs + top.errors + top.gradients + top.parts + top.scratch * pool_threads(projector->pool) +
-           top.runs + top.weights + sums + lookups;
+           top.runs + top.weights + top.rounded + sums + lookups;
 }
 
 /* Chunk of the i-th token of the call. */
@@ -188,6 +200,8 @@ static allot_status reserve(struct map_pass *pass, struct allot_error *err)
         status = buffer_reserve(&projector->scratch, (size_t)s.scratch * n_threads, name, err);
     if (status == ALLOT_OK)
         status = buffer_reserve(&projector->weights, (size_t)s.weights, name, err);
+    if (status == ALLOT_OK)
+        status = buffer_reserve(&projector->rounded, (size_t)s.rounded, name, err);
     if (status != ALLOT_OK)
         return status;
     pass->inputs = projector->inputs.data;
@@ -196,6 +210,7 @@ static allot_status reserve(struct map_pass *pass, struct allot_error *err)
     pass->parts = projector->parts.data;
     pass->scratch = projector->scratch.data;
     pass->scratch_size = (size_t)s.scratch;
+    pass->rounding = projector->rounded.data;
     memset(pass->parts, 0, (size_t)s.parts);
     return ALLOT_OK;
 }
@@ -230,6 +245,73 @@ static void quantize_rows(const struct map_pass *pass, int64_t tile, int64_t fir
         for (int64_t r = 0; r < pass->rows_per_item; r++)
             store_error(pass, tile, j, first + r, r < n ? errors + (j * n + r) * map->n_in : NULL);
 }
+
+/* ---- Rounding a block otherwise -------------------------------------------------------------------------
+ */
+
+/* Which types are. */
+static allot_status find_rounded(struct map_pass *pass, struct allot_error *err)
+{
+    const struct quantize_rounding *rounding = pass->projector->rounding;
+    const struct projection *p = pass->p;
+    allot_status status = ALLOT_OK;
+    if (rounding == NULL)
+        return ALLOT_OK;
+    pass->rounded = malloc((p->n_types + 1) * sizeof *pass->rounded);
+    pass->failures = malloc((p->n_types + 1) * sizeof *pass->failures);
+    if (pass->rounded == NULL || pass->failures == NULL)
+        return allot_fail_memory(err, p->n_types * sizeof *pass->failures, p->tensor->name);
+    for (size_t j = 0; j < p->n_types && status == ALLOT_OK; j++) {
+        bool wanted = false;
+        if (p->types[j] != p->tensor->type)
+            status = rounding->begin(rounding->user, p->tensor, p->types[j], &wanted, err);
+        if (wanted)
+            pass->rounded[pass->n_rounded++] = j;
+    }
+    return status;
+}
+
+/* All rows of the block in one of these types, in place of the errors that quantize_rows found. */
+static void round_item(void *user, int64_t item, int thread)
+{
+    const struct map_pass *pass = user;
+    struct projection *p = pass->p;
+    const struct gguf_tensor *t = p->tensor;
+    const size_t j = pass->rounded[item];
+    const int64_t n_in = pass->map->n_in, n = least(pass->max_rows, pass->map->n_rows - pass->block),
+                  matrix = (pass->map->first_row + pass->block) / t->ne[1],
+                  rows = pass->projector->kernel->rows;
+    float *errors = pass->rounding + 2 * thread * pass->max_rows * n_in;
+    void *bytes = errors + pass->max_rows * n_in;
+    struct allot_error *err = &pass->failures[item];
+    const struct quantize_rounding *rounding = pass->projector->rounding;
+    *err = (struct allot_error){0};
+    if (p->infeasible[j] ||
+        quant_rows(p->types[j], pass->w, bytes, n, n_in,
+                   p->weights != NULL ? p->weights + matrix * n_in : NULL) == QUANT_INFEASIBLE)
+        return;
+    if (rounding->rows(rounding->user, t, p->types[j], n, pass->w, bytes, err) != ALLOT_OK ||
+        quant_to_f32(p->types[j], bytes, errors, n * n_in, err) != ALLOT_OK)
+        return;
+    for (int64_t i = 0; i < n * n_in; i++)
+        errors[i] -= pass->w[i];
+    for (int64_t r = 0; r < n; r++)
+        store_error(pass, r / rows, (int64_t)j, r % rows, errors + r * n_in);
+}
+
+static allot_status round_block(struct map_pass *pass, struct allot_error *err)
+{
+    pool_run(pass->projector->pool, (int64_t)pass->n_rounded, round_item, pass);
+    for (size_t i = 0; i < pass->n_rounded; i++)
+        if (pass->failures[i].status != ALLOT_OK) {
+            *err = pass->failures[i];
+            return err->status;
+        }
+    return ALLOT_OK;
+}
+
+/* ---- Weights of a block ---------------------------------------------------------------------------------
+ */
 
 /* Finds the weights of the block. */
 static allot_status find_weights(struct map_pass *pass, struct allot_error *err)
@@ -340,6 +422,33 @@ static void add_parts(const struct map_pass *pass)
                 pass->p->u[r->chunks[run] * n_types + j] += pass->parts[(strip * r->n + run) * n_types + j];
 }
 
+static allot_status add_blocks(struct map_pass *pass, struct allot_error *err)
+{
+    struct projector *projector = pass->projector;
+    const struct net_map *map = pass->map;
+    double start = seconds_now(), quantizing = 0;
+    int64_t token_items = parts_of(map->n_tokens, ITEM_TOKENS);
+    pool_run(projector->pool, token_items, input_item, pass);
+    for (; pass->block < map->n_rows; pass->block += pass->max_rows) {
+        allot_status status = find_weights(pass, err);
+        if (status != ALLOT_OK)
+            return status;
+        pass->n_tiles = parts_of(least(pass->max_rows, map->n_rows - pass->block), projector->kernel->rows);
+        double start_block = seconds_now();
+        pool_run(projector->pool, quantize_items(pass), quantize_item, pass);
+        status = round_block(pass, err);
+        if (status != ALLOT_OK)
+            return status;
+        quantizing += seconds_now() - start_block;
+        pool_run(projector->pool, token_items, gradient_item, pass);
+        pool_run(projector->pool, pass->n_strips * pass->runs.n_groups, sum_item, pass);
+    }
+    add_parts(pass);
+    projector->seconds_quantize += quantizing;
+    projector->seconds_product += seconds_now() - start - quantizing;
+    return ALLOT_OK;
+}
+
 allot_status projection_add_map(struct projection *p, struct projector *projector, const struct net_map *map,
                                 struct allot_error *err)
 {
@@ -348,25 +457,13 @@ allot_status projection_add_map(struct projection *p, struct projector *projecto
     allot_status status = find_runs(&pass, err);
     if (status == ALLOT_OK)
         status = reserve(&pass, err);
-    if (status != ALLOT_OK)
-        return status;
-    double start = seconds_now(), quantizing = 0;
-    int64_t token_items = parts_of(map->n_tokens, ITEM_TOKENS);
-    pool_run(projector->pool, token_items, input_item, &pass);
-    for (; pass.block < map->n_rows; pass.block += pass.max_rows) {
-        status = find_weights(&pass, err);
-        if (status != ALLOT_OK)
-            return status;
-        pass.n_tiles = parts_of(least(pass.max_rows, map->n_rows - pass.block), projector->kernel->rows);
-        double start_block = seconds_now();
-        pool_run(projector->pool, quantize_items(&pass), quantize_item, &pass);
-        quantizing += seconds_now() - start_block;
-        pool_run(projector->pool, token_items, gradient_item, &pass);
-        pool_run(projector->pool, pass.n_strips * pass.runs.n_groups, sum_item, &pass);
-    }
-    add_parts(&pass);
-    projector->seconds_quantize += quantizing;
-    projector->seconds_product += seconds_now() - start - quantizing;
-    p->seen[map->first_row / p->tensor->ne[1]] = true;
-    return ALLOT_OK;
+    if (status == ALLOT_OK)
+        status = find_rounded(&pass, err);
+    if (status == ALLOT_OK)
+        status = add_blocks(&pass, err);
+    if (status == ALLOT_OK)
+        p->seen[map->first_row / p->tensor->ne[1]] = true;
+    free(pass.rounded);
+    free(pass.failures);
+    return status;
 }

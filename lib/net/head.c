@@ -90,6 +90,22 @@ allot_status head_init(struct head *h, const struct net *net, struct pool *pool,
     return ALLOT_OK;
 }
 
+allot_status net_output_input(const struct net *net, struct pool *pool, const float *x, int64_t n, float *xn,
+                              struct allot_error *err)
+{
+    float *weight = malloc(sizeof *weight * (size_t)net->n_embd),
+          *inv_rms = malloc(sizeof *inv_rms * (size_t)n);
+    allot_status status =
+        weight && inv_rms
+            ? net_rows(net, net->output_norm, 0, 1, weight, NULL, err)
+            : allot_fail_memory(err, sizeof *weight * (size_t)(net->n_embd + n), "the output norm");
+    if (status == ALLOT_OK)
+        rms_norm_forward(pool, xn, inv_rms, x, weight, n, net->n_embd, net->rms_eps);
+    free(weight);
+    free(inv_rms);
+    return status;
+}
+
 allot_status head_load_rows(struct head *h, const struct net *net, int64_t first, int64_t n_rows,
                             struct allot_error *err)
 {

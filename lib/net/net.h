@@ -181,6 +181,10 @@ allot_status net_forward(const struct net *net, struct pool *pool, const struct 
 allot_status net_log_probs(const struct net *net, struct pool *pool, const float *x, int64_t n,
                            float *log_probs, struct allot_error *err);
 
+/* xn (n, n_embd) receives what enters the output matrix: the final states x (n, n_embd), normed. */
+allot_status net_output_input(const struct net *net, struct pool *pool, const float *x, int64_t n, float *xn,
+                              struct allot_error *err);
+
 /* The final states of the same tokens in another network. */
 struct net_other {
     const struct net *net; /* a copy with another source, which leaves the output's norm and bias alone */

@@ -8,6 +8,7 @@
  *   lanes_SET.h      the vector vocabulary
  *   numbers.h        rounding, codes
  *   batch_fill.h     weights and their importances laid out for the lanes
+ *   pack.h           integers of a few bits in blocks
  *   store.h          codes into blocks
  *   round_plain.h    types of which nothing is searched for
  *   search_*.h       the searches, one per family of types

@@ -21,6 +21,7 @@ enum {
     BLOCK_WEIGHTS = 256 * 1024, /* per row block, unless a single row is longer */
     BLOCKS_PER_THREAD = 8,      /* between two progress reports */
     COPY_BYTES = 1024 * 1024,
+    ROUNDED_ROWS = 128, /* whose codes are chosen together by products of matrices: a block has whole such */
 };
 
 /* ---- The header -------------------------------------------------------------------------------------- */
@@ -136,6 +137,7 @@ struct tensor_work {
     const struct gguf_tensor *tensor;
     enum ggml_type type;
     const float *imatrix;
+    bool rounded; /* by job->rounding */
     struct partial *partial;
     int64_t offset; /* of the tensor's data in the output */
     struct checksum *checksum;
@@ -208,6 +210,11 @@ static allot_status convert_rows(struct tensor_work *w, int64_t row, int64_t n,
             err, ALLOT_ERR_NUMERIC, "%s: tensor %s: %s cannot hold the weights of rows %lld to %lld",
             w->job->model->path, t->name, ggml_type_name(w->type), (long long)row, (long long)(row + n - 1));
     }
+    if (w->rounded)
+        status = w->job->rounding->rows(w->job->rounding->user, t, w->type, n, scratch->weights,
+                                        scratch->bytes, err);
+    if (status)
+        return status;
     return partial_write(w->partial, scratch->bytes, (size_t)(n * out_row_bytes),
                          w->offset + row * out_row_bytes, err);
 }
@@ -246,9 +253,12 @@ static void work_on_item(void *user, int64_t item, int thread)
         record_error(w, block, &error);
 }
 
-static int64_t rows_per_block(const struct gguf_tensor *t, enum ggml_type type)
+static int64_t rows_per_block(const struct quantize_job *job, const struct gguf_tensor *t,
+                              enum ggml_type type)
 {
-    const int64_t rows = type == t->type ? COPY_BYTES / t->row_bytes : BLOCK_WEIGHTS / t->ne[0];
+    int64_t rows = type == t->type ? COPY_BYTES / t->row_bytes : BLOCK_WEIGHTS / t->ne[0];
+    if (job->rounding && type != t->type)
+        rows = rows < ROUNDED_ROWS ? ROUNDED_ROWS : rows / ROUNDED_ROWS * ROUNDED_ROWS;
     return rows < 1 ? 1 : rows < t->ne[1] ? rows : t->ne[1];
 }
 
@@ -287,7 +297,7 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
         .offset = run->offsets[index],
         .checksum = &run->checksum,
         .scratch = run->scratch,
-        .block_rows = rows_per_block(t, job->types[index]),
+        .block_rows = rows_per_block(job, t, job->types[index]),
         .lock = PTHREAD_MUTEX_INITIALIZER,
         .failed_block = INT64_MAX,
     };
@@ -295,6 +305,8 @@ static allot_status write_tensor(struct run *run, int64_t index, struct allot_er
     w.n_blocks = w.blocks_per_matrix * t->ne[2] * t->ne[3];
     const int64_t batch = (int64_t)BLOCKS_PER_THREAD * pool_threads(run->pool);
     allot_status status = ALLOT_OK;
+    if (job->rounding && w.type != t->type)
+        status = job->rounding->begin(job->rounding->user, t, w.type, &w.rounded, err);
     for (int64_t block = 0; block < w.n_blocks && !status; block += batch) {
         const int64_t left = w.n_blocks - block;
         w.first_block = block;
@@ -352,7 +364,7 @@ static struct block_size largest_block(const struct quantize_job *job)
         const struct gguf_tensor *t = &job->model->tensors[i];
         if (job->types[i] == t->type)
             continue;
-        const int64_t rows = rows_per_block(t, job->types[i]);
+        const int64_t rows = rows_per_block(job, t, job->types[i]);
         const size_t weights = (size_t)(rows * t->ne[0]) * sizeof(float);
         const size_t bytes = (size_t)rows * ggml_row_size(job->types[i], t->ne[0]);
         most.weights = weights > most.weights ? weights : most.weights;

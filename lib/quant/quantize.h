@@ -14,6 +14,18 @@ struct quantize_key { /* an extra metadata entry, appended in order */
     uint32_t u32;
 };
 
+/* Codes that are not each weight's nearest. */
+struct quantize_rounding {
+    void *user;
+    /* Before a tensor whose type changes: does the rounding want its rows in this type? */
+    allot_status (*begin)(void *user, const struct gguf_tensor *tensor, enum ggml_type type, bool *wanted,
+                          struct allot_error *err);
+    /* Rows of one matrix of that tensor, src (n_rows, ne[0]), and the bytes that quant_rows made of them, in
+     * and out; several at once. The split into calls depends on tensor and type only. */
+    allot_status (*rows)(void *user, const struct gguf_tensor *tensor, enum ggml_type type, int64_t n_rows,
+                         const float *src, void *bytes, struct allot_error *err);
+};
+
 struct quantize_job {
     const struct gguf_model *model;
     const enum ggml_type *types; /* [model->n_tensors]; equal to the source type: copied */
@@ -21,6 +33,7 @@ struct quantize_job {
     uint32_t file_type;          /* general.file_type (enum llama_ftype) */
     const struct quantize_key *keys;
     size_t n_keys;
+    const struct quantize_rounding *rounding; /* NULL: as ggml rounds */
     const char *out_path;
     const char *identity;  /* hash of everything the tensor bytes depend on (model, imatrix, ggml
                               version); an unfinished file of another identity is not resumed */
