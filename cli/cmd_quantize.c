@@ -19,6 +19,10 @@ static const struct option_row rows[] = {
     {"strict", 0, NULL, OPTION_FLAG, offsetof(struct quantize_arguments, strict), NULL, 0,
      "refuse a recipe whose type does not fit a tensor's rows, instead of falling back as llama-quantize "
      "does"},
+    {"requantize-codes", 0, "FILE", OPTION_STRING, offsetof(struct quantize_arguments, codes), NULL, 0,
+     "take the types from a quantized FILE of the same model, and round compensated: the same file with "
+     "better "
+     "codes"},
     {"refine", 0, "N", OPTION_INT, offsetof(struct quantize_arguments, refine), "0", 0,
      "improve the plan in N rounds: costs of changing it from where it stands, on other sequences of the "
      "texts; the "
@@ -33,7 +37,10 @@ static allot_status check_unheeded(const struct quantize_arguments *args, struct
     const struct string_list *given = &args->calibrated.sized.common.given;
     const char *constraint = constraint_option_given(given),
                *name = constraint ? constraint : speed_option_given(given);
-    const char *way = args->recipe ? "recipe" : args->calibrated.sized.layout.name ? "layout" : "hybrid";
+    const char *way = args->recipe                         ? "recipe"
+                      : args->codes                        ? "requantize-codes"
+                      : args->calibrated.sized.layout.name ? "layout"
+                                                           : "hybrid";
     if (!quantize_types_given(args))
         return ALLOT_OK;
     if (name)
@@ -53,12 +60,14 @@ static allot_status check_unheeded(const struct quantize_arguments *args, struct
 static allot_status check_sizes(const struct quantize_arguments *args, struct allot_error *err)
 {
     const struct sized_arguments *sized = &args->calibrated.sized;
-    const int given = budget_options_given(sized) + (args->recipe != NULL) + layout_given(sized);
+    const int given =
+        budget_options_given(sized) + (args->recipe != NULL) + (args->codes != NULL) + layout_given(sized);
     struct ladder ladder;
     if (given > 1 || (given == 0 && !sized->constraints.budgets.n))
-        return allot_fail(
-            err, ALLOT_ERR_ARGUMENT,
-            "quantize: give one of --size, --bpw, --like, --recipe, --layout and --hybrid, or --budget");
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "quantize: give one of --size, --bpw, --like, --recipe, --requantize-codes, "
+                          "--layout and --hybrid, "
+                          "or --budget");
     const char *const none[] = {NULL};
     allot_status status = layout_check(sized, none, err);
     if (status == ALLOT_OK)
@@ -76,6 +85,9 @@ static allot_status check(const void *arguments, struct allot_error *err)
         return status;
     if (!args->recipe && (args->base || args->strict))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "quantize: --base and --strict go with --recipe");
+    if (args->codes && !rounding_compensates(args->calibrated.rounding))
+        return allot_fail(err, ALLOT_ERR_ARGUMENT,
+                          "quantize: --requantize-codes wants --rounding compensated and -f TEXT");
     if (args->refine > MAX_ROUNDS)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--refine: %d rounds at most", MAX_ROUNDS);
     if (args->refine && (!args->calibrated.texts.n || calibration_method(&args->calibrated) != BY_NET))
@@ -111,6 +123,7 @@ static allot_status run(const void *arguments, const struct allot_progress *prog
     allot_status status = quantize_run_open(run, err);
     if (status == ALLOT_OK)
         status = args->recipe                            ? quantize_run_recipe(run, err)
+                 : args->codes                           ? quantize_run_codes(run, err)
                  : layout_given(&args->calibrated.sized) ? quantize_run_layout(run, err)
                                                          : quantize_run_plan(run, err);
     if (status == ALLOT_OK)
@@ -127,7 +140,7 @@ const struct command command_quantize = {
     .name = "quantize",
     .synopsis =
         "MODEL OUT (--size N | --bpw X | --like FILE | --budget RE=SIZE | --recipe FILE | --layout NAME | "
-        "--hybrid LIST) [-f TEXT...] [options]",
+        "--hybrid LIST | --requantize-codes FILE) [-f TEXT...] [options]",
     .summary = "the whole way from a model and a size to a quantized file",
     .description =
         "Measures the costs that the archive lacks (with -f; the importance matrix first, from the same "

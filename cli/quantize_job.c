@@ -14,13 +14,12 @@
 #include "describe.h"
 #include "quant/partial.h"
 #include "quant/quant.h"
-#include "recipe_types.h"
 #include "seen_text.h"
 #include "speed_price.h"
 
 bool quantize_types_given(const struct quantize_arguments *args)
 {
-    return args->recipe || layout_given(&args->calibrated.sized);
+    return args->recipe || args->codes || layout_given(&args->calibrated.sized);
 }
 
 /* A user's recipe serves llama-quantize too unless --base had to complete it. */
@@ -117,12 +116,14 @@ static allot_status check_room(const struct quantize_run *run, struct allot_erro
 static allot_status check_before_work(const struct quantize_run *run, struct allot_error *err)
 {
     const struct calibrated_arguments *args = &run->args->calibrated;
-    const struct job_inputs inputs = {
-        .files = {args->imatrix, args->sized.like,
-                  run->args->recipe ? run->args->recipe : args->sized.speed.table,
-                  layout_given(&args->sized) ? LAYOUTS_ARCHIVE : NULL},
-        .texts = &args->texts};
-    const bool exports_imatrix = !run->args->recipe && !args->imatrix && !args->no_imatrix;
+    const struct job_inputs inputs = {.files = {args->imatrix, args->sized.like,
+                                                run->args->recipe  ? run->args->recipe
+                                                : run->args->codes ? run->args->codes
+                                                                   : args->sized.speed.table,
+                                                layout_given(&args->sized) ? LAYOUTS_ARCHIVE : NULL},
+                                      .texts = &args->texts};
+    const bool exports_imatrix =
+        !run->args->recipe && !run->args->codes && !args->imatrix && !args->no_imatrix;
     return check_outputs(run, &inputs, exports_imatrix, err);
 }
 
@@ -252,8 +253,7 @@ static allot_status recorded_costs(struct quantize_run *run, struct cost_table *
     return status == ALLOT_OK ? check_outputs(run, &inputs, false, err) : status;
 }
 
-/* Where llama-quantize finds the imatrix, and the keys that tell of it. */
-static allot_status name_imatrix(struct quantize_run *run, struct allot_error *err)
+allot_status quantize_name_imatrix(struct quantize_run *run, struct allot_error *err)
 {
     for (size_t r = 0; r < run->ladder.n; r++) {
         struct quantize_output *out = &run->outputs[r];
@@ -292,7 +292,7 @@ allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err
     if (status == ALLOT_OK)
         status = seen_text_is_own(&run->own_text, run->job.archive, &costs.set, err);
     if (status == ALLOT_OK)
-        status = name_imatrix(run, err);
+        status = quantize_name_imatrix(run, err);
     if (status == ALLOT_OK)
         status = knapsack_init(&run->knapsack, run->job.model, &costs, &run->constraints, err);
     if (status == ALLOT_OK)
@@ -313,7 +313,7 @@ allot_status quantize_run_layout(struct quantize_run *run, struct allot_error *e
     struct quantize_output *out = &run->outputs[0];
     allot_status status = recorded_costs(run, &costs, err);
     if (status == ALLOT_OK)
-        status = name_imatrix(run, err);
+        status = quantize_name_imatrix(run, err);
     if (status == ALLOT_OK)
         status = layout_plan(&out->plan, &run->layout, &run->job, &run->args->calibrated.sized,
                              run->imatrix.present, run->progress, err);
@@ -322,74 +322,6 @@ allot_status quantize_run_layout(struct quantize_run *run, struct allot_error *e
     if (status == ALLOT_OK && costs.tensors)
         type_plan_predict(&out->plan, run->job.model, &costs);
     cost_table_release(&costs);
-    return status;
-}
-
-/* ---- Types by a recipe ----------------------------------------------------------------------- */
-
-static allot_status recipe_tensor_type(struct quantize_run *run, const struct recipe *recipe,
-                                       const struct gguf_tensor *tensor, enum ggml_type *out,
-                                       struct allot_error *err)
-{
-    int wanted = recipe_type(recipe, tensor->name);
-    if (wanted < 0 && run->args->base)
-        wanted = (int)quant_type_by_name(run->args->base)->type;
-    if (wanted < 0)
-        return allot_fail(err, ALLOT_ERR_ARGUMENT,
-                          "%s: no rule for tensor %s; --base gives a type to those not mentioned",
-                          run->args->recipe, tensor->name);
-    *out = recipe_written_type((enum ggml_type)wanted, tensor);
-    if (*out == (enum ggml_type)wanted)
-        return ALLOT_OK;
-    if (run->args->strict)
-        return allot_fail(err, ALLOT_ERR_INFEASIBLE,
-                          "%s: tensor %s has rows of %" PRId64
-                          ", no multiple of %s's block; llama-quantize would "
-                          "write %s, and --strict refuses that",
-                          run->args->recipe, tensor->name, tensor->ne[0], type_label((enum ggml_type)wanted),
-                          type_label(*out));
-    run->n_fallbacks++;
-    allot_note(run->progress, "%s: rows of %" PRId64 " do not fit %s; %s instead", tensor->name,
-               tensor->ne[0], type_label((enum ggml_type)wanted), type_label(*out));
-    return ALLOT_OK;
-}
-
-static allot_status recipe_types(struct quantize_run *run, const struct recipe *recipe,
-                                 struct allot_error *err)
-{
-    const struct gguf_model *model = run->job.model;
-    allot_status status = ALLOT_OK;
-    const char *rule;
-    enum ggml_type *types = calloc((size_t)model->n_tensors + 1, sizeof *types);
-    run->outputs[0].plan.types = types;
-    if (!types)
-        return allot_fail_memory(err, (size_t)model->n_tensors * sizeof *types, "types");
-    for (int64_t i = 0; status == ALLOT_OK && i < model->n_tensors; i++) {
-        types[i] = model->tensors[i].type;
-        if (gguf_tensor_quantizable(&model->tensors[i]))
-            status = recipe_tensor_type(run, recipe, &model->tensors[i], &types[i], err);
-    }
-    for (size_t i = 0; status == ALLOT_OK && (rule = recipe_unused_rule(recipe, i)) != NULL; i++)
-        allot_note(run->progress, "%s: the rule '%s' matches no tensor", run->args->recipe, rule);
-    return status;
-}
-
-allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *err)
-{
-    const struct calibrated_arguments *args = &run->args->calibrated;
-    struct recipe *recipe = NULL;
-    allot_status status = recipe_open(&recipe, run->args->recipe, err);
-    if (status == ALLOT_OK)
-        status = recipe_check(recipe, run->job.model, run->args->recipe, err);
-    if (status == ALLOT_OK && args->imatrix)
-        status = job_imatrix_read(&run->imatrix, args->imatrix, run->job.model, run->progress, err);
-    if (status == ALLOT_OK)
-        status = name_imatrix(run, err);
-    if (status == ALLOT_OK)
-        status = recipe_types(run, recipe, err);
-    if (status == ALLOT_OK)
-        status = type_plan_measure(&run->outputs[0].plan, run->job.model, &run->outputs[0].keys, err);
-    recipe_free(recipe);
     return status;
 }
 

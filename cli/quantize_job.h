@@ -12,11 +12,12 @@
 struct quantize_arguments {
     struct calibrated_arguments calibrated;
     const char *recipe, *base;
+    const char *codes; /* a file whose types are taken, with better codes */
     bool strict;
     int64_t refine; /* rounds */
 };
 
-/* Are the types given, so that nothing is measured? By a recipe or by layouts. */
+/* Are the types given, so that nothing is measured? By a recipe, by layouts or by a file. */
 bool quantize_types_given(const struct quantize_arguments *args);
 
 /* One file to write. */
@@ -60,6 +61,9 @@ allot_status quantize_run_open(struct quantize_run *run, struct allot_error *err
 allot_status quantize_run_plan(struct quantize_run *run, struct allot_error *err);
 allot_status quantize_run_recipe(struct quantize_run *run, struct allot_error *err);
 allot_status quantize_run_layout(struct quantize_run *run, struct allot_error *err);
+allot_status quantize_run_codes(struct quantize_run *run, struct allot_error *err);
+/* Where llama-quantize finds the imatrix, and the keys that tell of it. */
+allot_status quantize_name_imatrix(struct quantize_run *run, struct allot_error *err);
 /* Writes and checks the files and what goes beside them. */
 allot_status quantize_run_write(struct quantize_run *run, struct allot_error *err);
 allot_status quantize_run_report(const struct quantize_run *run, struct allot_error *err);

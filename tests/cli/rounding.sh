@@ -1,5 +1,6 @@
 # rounding: compensated codes: what it wants, the same bytes for any threads and after a kill. SPDX-License-Identifier: MIT
 synthetic m.gguf
+ln -s "$MODEL" tiny.gguf
 text 200 >t.txt
 text 100 7 >e.txt
 printf '%s\n' 'ffn_down=Q5_K' 'attn_v=IQ4_NL' 'token_embd=Q8_0' '.*=Q3_K' >r
@@ -29,7 +30,7 @@ kill_after() { # CHANGES OUT ARGUMENTS...: of the journal, one with each finishe
         before=$after
     done
     kill -9 $pid 2>/dev/null
-    wait $pid 2>/dev/null || echo 'killed'
+    wait $pid 2>/dev/null || true
 }
 kill_after 8 c.gguf "${rounded[@]}"
 quick quantize m.gguf c.gguf "${rounded[@]}" --json >run.json
@@ -51,3 +52,12 @@ rm -f m.gguf.allot*
 quick cost m.gguf -f t.txt "${CHEAP[@]}" --rounding compensated >/dev/null
 quick plan m.gguf --size 1500000
 quick quantize m.gguf p.gguf --size 1500000 --rounding compensated -f t.txt "${CHEAP[@]}" | grep -e '^rounding' | sed 's/; [0-9]* of/; N of/'
+
+# another file's types, with better codes
+quick quantize m.gguf q.gguf --requantize-codes plain.gguf
+quick quantize m.gguf q.gguf --requantize-codes plain.gguf --recipe r --rounding compensated -f t.txt
+quick quantize m.gguf q.gguf --requantize-codes absent.gguf --rounding compensated -f t.txt
+quick quantize m.gguf q.gguf --requantize-codes "tiny.gguf" --rounding compensated -f t.txt
+quick quantize m.gguf plain.gguf --requantize-codes plain.gguf --rounding compensated -f t.txt
+quick quantize m.gguf q.gguf --requantize-codes plain.gguf --rounding compensated -f t.txt --imatrix-chunks 8 >/dev/null
+cmp a.gguf q.gguf && echo 'as by the recipe'

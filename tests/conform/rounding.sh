@@ -39,12 +39,17 @@ Q5_K 0.70
 Q6_K 0.80
 Q4_0 0.75
 IQ4_XS 0.75
+mix 0.85
 plan 0.70
 ROWS
 while read -r name limit; do
-    [ "$name" = plan ] || whole "$name"
+    case $name in plan | mix) ;; *) whole "$name" ;; esac
 done <limits
 pair plan --size 3000000 -f calib.txt
+# The stock tool's mix, and its codes chosen again.
+run stock.log "$STOCK_TOOLS/llama-quantize" --imatrix imatrix.gguf model.gguf mix-ggml.gguf Q3_K_M 1
+run quantize.log "$ALLOT" quantize model.gguf mix-compensated.gguf --requantize-codes mix-ggml.gguf --imatrix imatrix.gguf \
+    --rounding compensated -f calib.txt --quiet
 
 names=$(cut -d' ' -f1 limits)
 files=()
