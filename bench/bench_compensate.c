@@ -85,7 +85,7 @@ int main(int argc, char **argv)
     }
     make_moment(moment, n);
     double start = now();
-    if (compensation_init(&c, moment, n, 0.01, &err) != ALLOT_OK) {
+    if (compensation_init(&c, moment, n, 0, 0.01, &err) != ALLOT_OK) {
         fprintf(stderr, "bench-compensate: %s\n", err.message);
         return 1;
     }

@@ -31,7 +31,8 @@ static const struct option_row rows[] = {
         "importance matrix to quantize with; without it one is computed from the texts"),
     ROW("no-imatrix", 0, NULL, OPTION_FLAG, no_imatrix, NULL, 0, "quantize without an importance matrix"),
     ROW("imatrix-chunks", 0, "N", OPTION_INT, imatrix_chunks, "64", 0,
-        "windows of 512 tokens for the computed importance matrix; 0: all of the texts, or 64 of the model's "
+        "windows of 512 tokens for the computed importance matrix, and for compensated rounding; 0: all of "
+        "the texts, or 64 of the model's "
         "own"),
     ROW("types", 0, "LIST", OPTION_STRING, types, NULL, 0,
         "candidate types, such as Q4_K,Q6_K,Q8_0; quantize keeps a tensor's own type only if the list names "
@@ -140,7 +141,8 @@ allot_status calibration_check(const struct calibrated_arguments *args, struct a
                           args->chunk, args->sequence_length);
     if (args->imatrix && args->no_imatrix)
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--imatrix and --no-imatrix exclude each other");
-    if ((args->imatrix || args->no_imatrix) && string_list_has(&args->sized.common.given, "imatrix-chunks"))
+    if ((args->imatrix || args->no_imatrix) && !rounding_compensates(args->rounding) &&
+        string_list_has(&args->sized.common.given, "imatrix-chunks"))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "--imatrix-chunks and --%s exclude each other",
                           args->imatrix ? "imatrix" : "no-imatrix");
     if (string_list_has(&args->sized.common.given, "text-seed") &&

@@ -48,6 +48,12 @@ allot_status rounding_job_open(struct rounding_job *r, const char *rounding, con
     if (status == ALLOT_OK)
         status = text_windows_from_files(&r->windows, vocab, texts->items, texts->n, n_ctx, n_windows, err);
     text_vocab_close(vocab);
+    if (status == ALLOT_OK && r->windows.n < 2)
+        return allot_fail(
+            err, ALLOT_ERR_ARGUMENT,
+            "--rounding compensated needs two windows of %d tokens at least, one of them to judge by "
+            "(-f TEXT, --imatrix-chunks)",
+            n_ctx);
     snprintf(r->name, sizeof r->name, COMPENSATED_NAME ":%.16s", r->windows.sha256);
     return status;
 }
@@ -69,7 +75,7 @@ allot_status rounding_job_collect(struct rounding_job *r, const struct model_job
                                rounding_bytes(job->model, pool_threads(pool)), progress, err);
     free(wanted);
     if (status == ALLOT_OK)
-        status = rounding_new(&r->rounding, &r->moments, err);
+        status = rounding_new(&r->rounding, &r->moments, pool_threads(pool), err);
     if (status == ALLOT_OK)
         r->hooks = rounding_hooks(r->rounding);
     return status;

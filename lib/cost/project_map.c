@@ -290,7 +290,8 @@ static void round_item(void *user, int64_t item, int thread)
         quant_rows(p->types[j], pass->w, bytes, n, n_in,
                    p->weights != NULL ? p->weights + matrix * n_in : NULL) == QUANT_INFEASIBLE)
         return;
-    if (rounding->rows(rounding->user, t, p->types[j], n, pass->w, bytes, err) != ALLOT_OK ||
+    if (rounding->rows(rounding->user, t, p->types[j], pass->map->first_row + pass->block, n, pass->w, bytes,
+                       err) != ALLOT_OK ||
         quant_to_f32(p->types[j], bytes, errors, n * n_in, err) != ALLOT_OK)
         return;
     for (int64_t i = 0; i < n * n_in; i++)

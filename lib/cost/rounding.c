@@ -17,22 +17,42 @@ enum { BLOCK_WEIGHTS = 256 * 1024 }; /* of narrow rows, as quantize.c gives them
 
 static const struct compensation_options options = {.passes = 3, .scales = true};
 
+/* The compensation of one matrix's inputs, made by the first thread that wants it. */
+struct slot {
+    int32_t input; /* -1: none */
+    int64_t matrix;
+    int users;
+    bool made;
+    struct compensation compensation;
+    struct allot_error error; /* if it could not be made */
+};
+
 struct rounding {
     const struct second_moments *moments;
-    struct compensation compensation; /* of this input */
-    int32_t input;                    /* -1: none yet */
-    const float *judge;               /* the moment that decides, or NULL */
     pthread_mutex_t lock;
+    pthread_cond_t made;
+    struct slot *slots; /* [n_slots] */
+    int n_slots;
     struct rounding_result result;
 };
 
-allot_status rounding_new(struct rounding **out, const struct second_moments *moments,
+allot_status rounding_new(struct rounding **out, const struct second_moments *moments, int n_threads,
                           struct allot_error *err)
 {
     struct rounding *r = calloc(1, sizeof *r);
-    if (r == NULL)
-        return allot_fail_memory(err, sizeof *r, "rounding");
-    *r = (struct rounding){.moments = moments, .input = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct slot *slots = calloc((size_t)n_threads, sizeof *slots);
+    if (r == NULL || slots == NULL) {
+        free(r);
+        free(slots);
+        return allot_fail_memory(err, sizeof *r + (size_t)n_threads * sizeof *slots, "rounding");
+    }
+    *r = (struct rounding){.moments = moments,
+                           .lock = PTHREAD_MUTEX_INITIALIZER,
+                           .made = PTHREAD_COND_INITIALIZER,
+                           .slots = slots,
+                           .n_slots = n_threads};
+    for (int i = 0; i < n_threads; i++)
+        slots[i].input = -1;
     *out = r;
     return gemm_init(err);
 }
@@ -54,8 +74,11 @@ void rounding_free(struct rounding *r)
 {
     if (r == NULL)
         return;
-    compensation_release(&r->compensation);
+    for (int i = 0; i < r->n_slots; i++)
+        compensation_release(&r->slots[i].compensation);
     pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->made);
+    free(r->slots);
     free(r);
 }
 
@@ -66,32 +89,76 @@ struct rounding_result rounding_take_result(struct rounding *r)
     return result;
 }
 
+static int64_t index_of(const struct rounding *r, const struct gguf_tensor *t)
+{
+    return t - r->moments->net->model->tensors;
+}
+
 static allot_status begin(void *user, const struct gguf_tensor *t, enum ggml_type type, bool *wanted,
                           struct allot_error *err)
 {
     struct rounding *r = user;
-    const int64_t tensor = t - r->moments->net->model->tensors;
-    const int32_t input = second_moments_input(r->moments, tensor);
-    int64_t n_seen, n_judged;
-    *wanted = false;
-    if (input < 0 || !compensate_fits(type) || t->ne[2] > 1)
-        return ALLOT_OK;
-    const float *seen = second_moments_of(r->moments, tensor, 0, MOMENTS_SEEN, &n_seen);
-    r->judge = second_moments_of(r->moments, tensor, 0, MOMENTS_HELD_OUT, &n_judged);
-    if (seen == NULL)
-        return ALLOT_OK;
-    if (input != r->input) {
-        compensation_release(&r->compensation);
-        r->input = -1;
-        allot_status status = compensation_init(&r->compensation, seen, t->ne[0], DAMPING, err);
-        if (status != ALLOT_OK)
-            return status;
-        r->input = input;
-    }
-    r->result.n_tensors++;
-    *wanted = true;
+    (void)err;
+    *wanted = second_moments_input(r->moments, index_of(r, t)) >= 0 && compensate_fits(type);
+    r->result.n_tensors += *wanted;
     return ALLOT_OK;
 }
+
+/* ---- Compensations in use ------------------------------------------------------------------------------ */
+
+/* That of the matrix; or one that nobody uses, those that hold something first, so that as few as can be do;
+ * there are as many as threads. */
+static struct slot *find_slot(struct rounding *r, int32_t input, int64_t matrix)
+{
+    struct slot *unused = NULL;
+    for (int i = 0; i < r->n_slots; i++) {
+        struct slot *s = &r->slots[i];
+        if (s->input == input && s->matrix == matrix && (s->users > 0 || s->made))
+            return s;
+        if (s->users == 0 && (unused == NULL || (unused->input < 0 && s->input >= 0)))
+            unused = s;
+    }
+    compensation_release(&unused->compensation);
+    *unused = (struct slot){.input = input, .matrix = matrix};
+    return unused;
+}
+
+/* With few tokens less is known of what inputs have in common than of each of them. */
+static double shrinkage(int64_t n_in, int64_t n_tokens)
+{
+    return (double)n_in / (double)n_tokens;
+}
+
+/* sums: X'X of n_tokens inputs. */
+static allot_status slot_acquire(struct slot **out, struct rounding *r, int32_t input, int64_t matrix,
+                                 const float *sums, int64_t n_in, int64_t n_tokens, struct allot_error *err)
+{
+    pthread_mutex_lock(&r->lock);
+    struct slot *s = *out = find_slot(r, input, matrix);
+    if (s->users++ == 0 && !s->made) {
+        pthread_mutex_unlock(&r->lock);
+        compensation_init(&s->compensation, sums, n_in, shrinkage(n_in, n_tokens), DAMPING, &s->error);
+        pthread_mutex_lock(&r->lock);
+        s->made = true;
+        pthread_cond_broadcast(&r->made);
+    }
+    while (!s->made)
+        pthread_cond_wait(&r->made, &r->lock);
+    if (s->error.status != ALLOT_OK)
+        *err = s->error;
+    pthread_mutex_unlock(&r->lock);
+    return s->error.status;
+}
+
+static void slot_release(struct rounding *r, struct slot *s)
+{
+    pthread_mutex_lock(&r->lock);
+    s->users--;
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------------------
+ */
 
 /* errors (n_rows, n) of the bytes, and what they cost by the moment: of each row e M e', in costs. product:
  * (n_rows, n). */
@@ -148,21 +215,18 @@ static allot_status work_init(struct work *w, enum ggml_type type, int64_t n_row
 }
 
 /* Of each row the better bytes stay. */
-static void choose(struct rounding *r, const struct work *w, void *bytes, int64_t n_rows, size_t row_bytes,
-                   bool judged)
+static void choose(struct rounding *r, const struct work *w, void *bytes, int64_t n_rows, size_t row_bytes)
 {
     struct rounding_result sum = {.n_rows = n_rows};
     for (int64_t row = 0; row < n_rows; row++) {
         uint8_t *now = (uint8_t *)bytes + (size_t)row * row_bytes;
         const uint8_t *given = w->given + (size_t)row * row_bytes;
-        const bool better = !judged || w->after[row] < w->before[row];
+        const bool better = w->after[row] < w->before[row];
         if (!better)
             memcpy(now, given, row_bytes);
         sum.n_kept += better && memcmp(now, given, row_bytes) != 0;
-        if (judged) {
-            sum.before += w->before[row];
-            sum.after += better ? w->after[row] : w->before[row];
-        }
+        sum.before += w->before[row];
+        sum.after += better ? w->after[row] : w->before[row];
     }
     pthread_mutex_lock(&r->lock);
     r->result.n_rows += sum.n_rows;
@@ -172,25 +236,46 @@ static void choose(struct rounding *r, const struct work *w, void *bytes, int64_
     pthread_mutex_unlock(&r->lock);
 }
 
-static allot_status rows(void *user, const struct gguf_tensor *tensor, enum ggml_type type, int64_t n_rows,
-                         const float *src, void *bytes, struct allot_error *err)
+/* judge: the moment that decides. */
+static allot_status round_rows(struct rounding *r, const struct compensation *c, const float *judge,
+                               enum ggml_type type, int64_t n_rows, const float *src, void *bytes,
+                               struct allot_error *err)
 {
-    struct rounding *r = user;
-    const int64_t n = tensor->ne[0];
+    const int64_t n = c->n;
     const size_t row_bytes = ggml_row_size(type, n);
     struct work w;
     allot_status status = work_init(&w, type, n_rows, n, err);
     if (status != ALLOT_OK)
         return status;
     memcpy(w.given, bytes, (size_t)n_rows * row_bytes);
-    status = compensate_rows(type, src, bytes, n_rows, n, &r->compensation, &options, w.scratch, err);
-    if (status == ALLOT_OK && r->judge)
-        status = judge_rows(w.before, w.errors, w.product, r->judge, type, src, w.given, n_rows, n, err);
-    if (status == ALLOT_OK && r->judge)
-        status = judge_rows(w.after, w.errors, w.product, r->judge, type, src, bytes, n_rows, n, err);
+    status = compensate_rows(type, src, bytes, n_rows, n, c, &options, w.scratch, err);
     if (status == ALLOT_OK)
-        choose(r, &w, bytes, n_rows, row_bytes, r->judge != NULL);
+        status = judge_rows(w.before, w.errors, w.product, judge, type, src, w.given, n_rows, n, err);
+    if (status == ALLOT_OK)
+        status = judge_rows(w.after, w.errors, w.product, judge, type, src, bytes, n_rows, n, err);
+    if (status == ALLOT_OK)
+        choose(r, &w, bytes, n_rows, row_bytes);
     work_release(&w);
+    return status;
+}
+
+/* Rows of an expert that too few tokens took to be judged stay as they are. */
+static allot_status rows(void *user, const struct gguf_tensor *t, enum ggml_type type, int64_t row,
+                         int64_t n_rows, const float *src, void *bytes, struct allot_error *err)
+{
+    struct rounding *r = user;
+    const int64_t tensor = index_of(r, t), matrix = row / t->ne[1];
+    int64_t n_seen, n_judged;
+    const float *seen = second_moments_of(r->moments, tensor, matrix, MOMENTS_SEEN, &n_seen),
+                *judge = second_moments_of(r->moments, tensor, matrix, MOMENTS_HELD_OUT, &n_judged);
+    struct slot *slot;
+    if (seen == NULL || judge == NULL)
+        return ALLOT_OK;
+    allot_status status =
+        slot_acquire(&slot, r, second_moments_input(r->moments, tensor), matrix, seen, t->ne[0], n_seen, err);
+    if (status == ALLOT_OK)
+        status = round_rows(r, &slot->compensation, judge, type, n_rows, src, bytes, err);
+    slot_release(r, slot);
     return status;
 }
 

@@ -21,8 +21,8 @@ struct rounding_result {
 /* Bytes that rounding the model's tensors takes besides the moments, on so many threads. */
 int64_t rounding_bytes(const struct gguf_model *model, int n_threads);
 
-/* Moments live as long as the rounding. */
-allot_status rounding_new(struct rounding **out, const struct second_moments *moments,
+/* Moments live as long as the rounding, whose hooks at most n_threads threads call at once. */
+allot_status rounding_new(struct rounding **out, const struct second_moments *moments, int n_threads,
                           struct allot_error *err);
 void rounding_free(struct rounding *rounding);
 

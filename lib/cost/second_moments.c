@@ -132,9 +132,9 @@ static void add_tokens(const struct collector *c, struct moment_input *in, int64
 static void take(const struct collector *c, struct moment_input *in, int64_t matrix, const float *x,
                  int64_t n_tokens)
 {
-    const int64_t n_ctx = c->moments->n_ctx;
+    const int64_t n_ctx = c->moments->n_ctx, every = c->moments->held_out_every;
     if (in->n_matrices > 1) {
-        const int64_t held_out = n_tokens / HELD_OUT_EVERY;
+        const int64_t held_out = n_tokens / every;
         if (n_tokens > held_out)
             add_tokens(c, in, matrix, MOMENTS_SEEN, x, n_tokens - held_out);
         if (held_out > 0)
@@ -143,8 +143,7 @@ static void take(const struct collector *c, struct moment_input *in, int64_t mat
     }
     for (int64_t t = 0; t < n_tokens; t += n_ctx) {
         const int64_t window = (in->seen + t) / n_ctx;
-        const enum moment_part part =
-            window % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 ? MOMENTS_HELD_OUT : MOMENTS_SEEN;
+        const enum moment_part part = window % every == every - 1 ? MOMENTS_HELD_OUT : MOMENTS_SEEN;
         add_tokens(c, in, matrix, part, x + t * in->n, n_ctx);
     }
     in->seen += n_tokens;
@@ -236,7 +235,16 @@ allot_status second_moments_collect(struct second_moments *out, const struct net
                                     const struct memory_budget *memory, int64_t beside,
                                     const struct allot_progress *progress, struct allot_error *err)
 {
-    *out = (struct second_moments){.net = net, .n_ctx = windows->n_ctx};
+    *out = (struct second_moments){
+        .net = net,
+        .n_ctx = windows->n_ctx,
+        .held_out_every = windows->n < HELD_OUT_EVERY ? windows->n : HELD_OUT_EVERY,
+    };
+    if (windows->n < 2)
+        return allot_fail(
+            err, ALLOT_ERR_ARGUMENT,
+            "compensated rounding needs two windows of %d tokens at least, one of them to judge by",
+            windows->n_ctx);
     struct collector c = {out, pool, windows->n * windows->n_ctx};
     allot_status status = gemm_init(err);
     if (status == ALLOT_OK)

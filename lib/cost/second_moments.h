@@ -4,7 +4,8 @@
  * square is the trace of E M E' with M = X'X / tokens. Maps with the same input share M: queries, keys and
  * values; gate and up; and the experts' likewise, each with the tokens that took it.
  *
- * The windows are two parts: one to choose codes by, and every fourth window, held out, to judge them by. */
+ * The windows are two parts: one to choose codes by, and every fourth window (of fewer windows the last),
+ * held out, to judge them by. */
 #ifndef ALLOT_COST_SECOND_MOMENTS_H
 #define ALLOT_COST_SECOND_MOMENTS_H
 
@@ -17,8 +18,8 @@ struct moment_input; /* of one or several maps */
 
 struct second_moments {
     const struct net *net;
-    int64_t n_ctx;
-    int32_t *input_of; /* [n_tensors]: which of the inputs enters the tensor's map; -1: none */
+    int64_t n_ctx, held_out_every; /* tokens of a window; windows */
+    int32_t *input_of;             /* [n_tensors]: which of the inputs enters the tensor's map; -1: none */
     struct moment_input *inputs;
     size_t n_inputs;
     struct spill sums;

@@ -39,14 +39,14 @@ static allot_status check_moment(const float *moment, int64_t n, double *mean, s
 }
 
 /* moment = the given one with `added` on its diagonal. */
-static void damp(struct compensation *c, const float *moment, double added)
+static void damp(struct compensation *c, const float *moment, double shrinkage, double added)
 {
     for (int64_t i = 0; i < c->n; i++)
-        c->moment[i * c->n + i] = (float)((double)moment[i * c->n + i] + added);
+        c->moment[i * c->n + i] = (float)((1 + shrinkage) * (double)moment[i * c->n + i] + added);
 }
 
-allot_status compensation_init(struct compensation *c, const float *moment, int64_t n, double damping,
-                               struct allot_error *err)
+allot_status compensation_init(struct compensation *c, const float *moment, int64_t n, double shrinkage,
+                               double damping, struct allot_error *err)
 {
     /* What is tried first after none, and after how many tens every matrix would do: then the diagonal is a
      * thousand times the sum of all else. */
@@ -54,7 +54,8 @@ allot_status compensation_init(struct compensation *c, const float *moment, int6
     const int64_t bytes = n * n * (int64_t)sizeof(float);
     double mean = 0;
     *c = (struct compensation){0};
-    if (n < 1 || n > INT_MAX || !(damping >= 0) || !isfinite(damping))
+    if (n < 1 || n > INT_MAX || !(damping >= 0) || !isfinite(damping) || !(shrinkage >= 0) ||
+        !isfinite(shrinkage))
         return allot_fail(err, ALLOT_ERR_ARGUMENT, "%lld inputs with a damping of %g cannot be compensated",
                           (long long)n, damping);
     allot_status status = check_moment(moment, n, &mean, err);
@@ -69,7 +70,7 @@ allot_status compensation_init(struct compensation *c, const float *moment, int6
     const double unit = mean > 0 ? mean : 1;
     for (double share = damping > 0 || mean > 0 ? damping : 1; share <= 1e4 * (double)n;
          share = share > 0 ? 10 * share : least) {
-        damp(c, moment, share * unit);
+        damp(c, moment, shrinkage, share * unit);
         memcpy(c->factor, c->moment, (size_t)bytes);
         if (gemm_inverse_factor(c->factor, n) && quant_first_nonfinite(c->factor, n * n) < 0)
             return ALLOT_OK;

@@ -30,12 +30,14 @@ struct compensation_options {
                     two) they stay as they are in the bytes */
 };
 
-/* moment: (n,n), symmetric, only read. `damping` times the mean of its diagonal is added to the diagonal
- * (0.01 is usual); inputs that are always 0 get a positive diagonal. If the matrix is not positive definite
- * even so, the damping is raised tenfold until it is. ALLOT_ERR_NUMERIC: values that are not finite, or a
- * diagonal with negative ones. 8 n^2 bytes are held until release. gemm_init must have succeeded. */
-allot_status compensation_init(struct compensation *c, const float *moment, int64_t n, double damping,
-                               struct allot_error *err);
+/* moment: (n,n), symmetric, only read. Its diagonal grows by the share `shrinkage` of itself, as if what
+ * inputs have in common were that much less (for moments of few tokens), and then `damping` times its mean is
+ * added to it (0.01 is usual); inputs that are always 0 get a positive diagonal. If the matrix is not
+ * positive definite even so, the damping is raised tenfold until it is. ALLOT_ERR_NUMERIC: values that are
+ * not finite, or a diagonal with negative ones. 8 n^2 bytes are held until release. gemm_init must have
+ * succeeded. */
+allot_status compensation_init(struct compensation *c, const float *moment, int64_t n, double shrinkage,
+                               double damping, struct allot_error *err);
 void compensation_release(struct compensation *c);
 
 /* Types whose weights are single levels of a grid: Q2_K to Q6_K, Q4_0 to Q5_1, Q8_0, IQ4_NL, IQ4_XS, MXFP4.

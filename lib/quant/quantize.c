@@ -211,7 +211,7 @@ static allot_status convert_rows(struct tensor_work *w, int64_t row, int64_t n,
             w->job->model->path, t->name, ggml_type_name(w->type), (long long)row, (long long)(row + n - 1));
     }
     if (w->rounded)
-        status = w->job->rounding->rows(w->job->rounding->user, t, w->type, n, scratch->weights,
+        status = w->job->rounding->rows(w->job->rounding->user, t, w->type, row, n, scratch->weights,
                                         scratch->bytes, err);
     if (status)
         return status;

@@ -20,10 +20,10 @@ struct quantize_rounding {
     /* Before a tensor whose type changes: does the rounding want its rows in this type? */
     allot_status (*begin)(void *user, const struct gguf_tensor *tensor, enum ggml_type type, bool *wanted,
                           struct allot_error *err);
-    /* Rows of one matrix of that tensor, src (n_rows, ne[0]), and the bytes that quant_rows made of them, in
-     * and out; several at once. The split into calls depends on tensor and type only. */
-    allot_status (*rows)(void *user, const struct gguf_tensor *tensor, enum ggml_type type, int64_t n_rows,
-                         const float *src, void *bytes, struct allot_error *err);
+    /* Rows of that tensor from `row`, all of one matrix, src (n_rows, ne[0]), and the bytes that quant_rows
+     * made of them, in and out; several at once. The split into calls depends on tensor and type only. */
+    allot_status (*rows)(void *user, const struct gguf_tensor *tensor, enum ggml_type type, int64_t row,
+                         int64_t n_rows, const float *src, void *bytes, struct allot_error *err);
 };
 
 struct quantize_job {

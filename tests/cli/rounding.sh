@@ -8,6 +8,7 @@ quick quantize m.gguf a.gguf --recipe r --rounding nearest -f t.txt
 quick quantize m.gguf a.gguf --recipe r --rounding compensated
 quick quantize m.gguf a.gguf --recipe r -f t.txt
 quick quantize m.gguf a.gguf --recipe r --rounding compensated -f t.txt --sequences 8
+quick quantize m.gguf a.gguf --recipe r --rounding compensated -f t.txt --imatrix-chunks 1
 quick quantize m.gguf plain.gguf --recipe r >/dev/null
 rounded=(--recipe r --rounding compensated -f t.txt --imatrix-chunks 8)
 quick quantize m.gguf a.gguf "${rounded[@]}" | grep -e '^rounding' -e 'rounded as ggml' | sed 's/; [0-9]* of/; N of/'

@@ -134,11 +134,12 @@ static allot_status negate_begin(void *user, const struct gguf_tensor *tensor, e
 }
 
 static allot_status negate_rows(void *user, const struct gguf_tensor *tensor, enum ggml_type type,
-                                int64_t n_rows, const float *src, void *bytes, struct allot_error *e)
+                                int64_t row, int64_t n_rows, const float *src, void *bytes,
+                                struct allot_error *e)
 {
     const int64_t n = n_rows * tensor->ne[0];
     float *negative = malloc(sizeof *negative * (size_t)n);
-    (void)user, (void)e;
+    (void)user, (void)e, (void)row;
     for (int64_t i = 0; i < n; i++)
         negative[i] = -src[i];
     const enum quant_result result = quant_rows(type, negative, bytes, n_rows, tensor->ne[0], NULL);
@@ -181,7 +182,7 @@ static void plain_loops(const struct world *o, double *u, double *size)
             const enum ggml_type type = o->types[j];
             assert_int_not_equal(quant_rows(type, w, bytes, 1, c->n_in, weights), QUANT_INFEASIBLE);
             if (is_rounded(type))
-                check(negate_rows(NULL, &o->tensor, type, 1, w, bytes, &err));
+                check(negate_rows(NULL, &o->tensor, type, c->first + r, 1, w, bytes, &err));
             assert_true(gguf_to_f32(o->types[j], bytes, error, c->n_in));
             for (int64_t i = 0; i < c->n_in; i++)
                 error[i] -= w[i];

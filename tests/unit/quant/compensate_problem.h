@@ -67,7 +67,7 @@ static inline void problem_new(struct problem *p, enum ggml_type type, int64_t r
     for (int64_t i = 0; i < rows * n; i++)
         p->weights[i] = (float)(0.02 * rng_normal(seed, (uint64_t)i));
     make_moment(p->moment, n, inputs);
-    assert_int_equal(compensation_init(&p->c, p->moment, n, damping, &err), ALLOT_OK);
+    assert_int_equal(compensation_init(&p->c, p->moment, n, 0, damping, &err), ALLOT_OK);
     assert_int_equal(quant_rows(type, p->weights, p->start, rows, n, NULL), QUANT_OK);
     memcpy(p->bytes, p->start, p->n_bytes);
 }

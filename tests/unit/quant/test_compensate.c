@@ -15,7 +15,7 @@ static void factor_inverts_the_moment(void **state)
     static float moment[N * N];
     struct compensation c;
     make_moment(moment, N, RELATED);
-    assert_int_equal(compensation_init(&c, moment, N, 0.01, &err), ALLOT_OK);
+    assert_int_equal(compensation_init(&c, moment, N, 0, 0.01, &err), ALLOT_OK);
     double mean = 0;
     for (int i = 0; i < N; i++)
         mean += moment[i * N + i] / (double)N;
@@ -43,7 +43,7 @@ static void singular_moments_are_damped(void **state)
         struct compensation c;
         for (int i = 0; i < N * N; i++)
             moment[i] = kind == 2 || (kind == 1 && (i / N == 5 || i % N == 5)) ? 0 : 1;
-        assert_int_equal(compensation_init(&c, moment, N, kind == 1 ? 0.01 : 0, &err), ALLOT_OK);
+        assert_int_equal(compensation_init(&c, moment, N, 0, kind == 1 ? 0.01 : 0, &err), ALLOT_OK);
         for (int i = 0; i < N; i++)
             assert_true(c.moment[i * N + i] > 0 && c.factor[i * N + i] > 0 && isfinite(c.factor[i * N + i]));
         compensation_release(&c);
@@ -70,7 +70,7 @@ static void bad_moments_are_refused(void **state)
             moment[i * 33] = 1;
         moment[0] = rows[k].first;
         moment[1] = moment[32] = rows[k].other;
-        assert_int_equal(compensation_init(&c, moment, rows[k].n, rows[k].damping, &err), rows[k].status);
+        assert_int_equal(compensation_init(&c, moment, rows[k].n, 0, rows[k].damping, &err), rows[k].status);
         assert_int_equal(err.status, rows[k].status);
         assert_null(c.moment);
     }
@@ -178,7 +178,7 @@ static void odd_rows(void **state)
             p.moment[i * n + 3] = p.moment[3 * n + i] = 0;
         }
         compensation_release(&p.c);
-        assert_int_equal(compensation_init(&p.c, p.moment, n, 0.01, &err), ALLOT_OK);
+        assert_int_equal(compensation_init(&p.c, p.moment, n, 0, 0.01, &err), ALLOT_OK);
         assert_int_equal(quant_rows(all[k], p.weights, p.start, p.rows, n, NULL), QUANT_OK);
         p.weights[2 * n + 7] = NAN;
         for (int scales = 0; scales < 2; scales++) {
