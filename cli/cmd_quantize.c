@@ -150,8 +150,9 @@ const struct command command_quantize = {
         "it, OUT.imatrix.gguf; with them the printed llama-quantize command writes the same tensors.\n\n"
         "Without -f the newest complete costs of the archive are used; where it has none, or an option asks "
         "for "
-        "a run of its own, the calibration text is sampled from the model itself. With --recipe, --layout "
-        "or --hybrid only their types count and nothing is measured; without --imatrix a layout is rebuilt "
+        "a run of its own, the calibration text is sampled from the model itself. With --recipe, --layout, "
+        "--hybrid or --requantize-codes only their types count and nothing is measured; without --imatrix a "
+        "layout is rebuilt "
         "with "
         "the importance matrix of the newest costs of the archive, if there are any. An interrupted run goes "
         "on from OUT.allot-partial.",

@@ -102,10 +102,7 @@ static allot_status codes_types(struct quantize_run *run, const struct gguf_mode
     enum ggml_type *types;
     allot_status status = take_types(&types, run, err);
     for (int64_t i = 0; status == ALLOT_OK && i < model->n_tensors; i++) {
-        const struct gguf_tensor *t = &model->tensors[i], *other = NULL;
-        for (int64_t k = 0; k < file->n_tensors && !other; k++)
-            if (strcmp(file->tensors[k].name, t->name) == 0)
-                other = &file->tensors[k];
+        const struct gguf_tensor *t = &model->tensors[i], *other = gguf_model_tensor(file, t->name);
         if (!other)
             return allot_fail(err, ALLOT_ERR_ARGUMENT, "%s has no tensor %s: it is no quantization of %s",
                               file->path, t->name, model->path);

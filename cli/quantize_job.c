@@ -319,7 +319,7 @@ allot_status quantize_run_layout(struct quantize_run *run, struct allot_error *e
                              run->imatrix.present, run->progress, err);
     if (status == ALLOT_OK)
         status = type_plan_measure(&out->plan, run->job.model, &out->keys, err);
-    if (status == ALLOT_OK && costs.tensors)
+    if (status == ALLOT_OK && costs.tensors && !run->rounding.compensated)
         type_plan_predict(&out->plan, run->job.model, &costs);
     cost_table_release(&costs);
     return status;
@@ -349,12 +349,10 @@ static allot_status write_companions(const struct quantize_run *run, const struc
     return status;
 }
 
-static allot_status write_output(struct quantize_run *run, struct quantize_output *out, float **weights,
-                                 struct allot_error *err)
+static struct quantize_job job_of(const struct quantize_run *run, const struct quantize_output *out,
+                                  float **weights, const char *identity)
 {
-    char identity[HASH_HEX];
-    job_identity(identity, run);
-    const struct quantize_job job = {
+    return (struct quantize_job){
         .model = run->job.model,
         .types = out->plan.types,
         .imatrix = (const float *const *)weights,
@@ -366,6 +364,14 @@ static allot_status write_output(struct quantize_run *run, struct quantize_outpu
         .identity = identity,
         .memory = write_memory(run),
     };
+}
+
+static allot_status write_output(struct quantize_run *run, struct quantize_output *out, float **weights,
+                                 struct allot_error *err)
+{
+    char identity[HASH_HEX];
+    job_identity(identity, run);
+    const struct quantize_job job = job_of(run, out, weights, identity);
     allot_status status = quantize_write(&job, run->pool, &out->result, run->progress, err);
     if (status == ALLOT_OK && out->result.file_bytes != out->plan.file_bytes)
         status = allot_fail(err, ALLOT_ERR_INTERNAL, "%s: has %" PRId64 " bytes, planned were %" PRId64,
@@ -382,6 +388,11 @@ allot_status quantize_run_write(struct quantize_run *run, struct allot_error *er
 {
     float **weights = NULL;
     allot_status status = job_imatrix_weights(&weights, &run->imatrix, run->job.model, err);
+    /* Before a pass through the model. */
+    for (size_t r = 0; status == ALLOT_OK && run->rounding.compensated && r < run->ladder.n; r++) {
+        const struct quantize_job job = job_of(run, &run->outputs[r], weights, "");
+        status = quantize_check(&job, err);
+    }
     if (status == ALLOT_OK)
         status =
             rounding_job_collect(&run->rounding, &run->job, run->pool, write_memory(run), run->progress, err);

@@ -10,7 +10,7 @@
 #include "base/file.h"
 
 /* Of the rounding itself: costs of an earlier one are not those of this. */
-#define COMPENSATED_NAME "compensated-1"
+#define COMPENSATED_NAME "compensated-2"
 
 bool rounding_compensates(const char *rounding)
 {
@@ -114,13 +114,17 @@ json_t *rounding_json(const struct rounding_result *result)
     json_put(object, "tensors", json_integer(result->n_tensors));
     json_put(object, "rows", json_integer(result->n_rows));
     json_put(object, "rows_kept", json_integer(result->n_kept));
-    json_put(object, "error_ratio", json_number(result->after / result->before));
+    json_put(object, "error_ratio",
+             result->before > 0 ? json_number(result->after / result->before) : json_null());
     return object;
 }
 
 void rounding_print(const struct rounding_result *result)
 {
-    printf("rounding:      compensated in %" PRId64 " tensors; %" PRId64 " of %" PRId64
-           " rows are better with it on windows held out\n",
-           result->n_tensors, result->n_kept, result->n_rows);
+    printf("rounding:      compensated");
+    if (result->n_rows > 0) /* of what this run has written */
+        printf(" in %" PRId64 " tensors; %" PRId64 " of %" PRId64
+               " rows are better with it on windows held out",
+               result->n_tensors, result->n_kept, result->n_rows);
+    putchar('\n');
 }

@@ -94,7 +94,6 @@ void cost_table_release(struct cost_table *table)
     memset(table, 0, sizeof *table);
 }
 
-/* Says what the archive has instead of a finished set; `unfinished` is the newest that matches, or NULL. */
 allot_status cost_sets(struct archive_cost_set_info **sets, size_t *n, const struct model_job *job,
                        struct allot_error *err)
 {
@@ -121,6 +120,7 @@ static bool has_compensated(const struct model_job *job)
     return found;
 }
 
+/* Says what the archive has instead of a finished set; `unfinished` is the newest that matches, or NULL. */
 static allot_status no_costs(const struct model_job *job, const struct archive_cost_set_info *unfinished,
                              const char *imatrix_sha256, struct allot_error *err)
 {

@@ -140,6 +140,8 @@ static allot_status place_blocks(struct net_placement *place, const struct fishe
     net_backward_needs(&needs, f->net, windows->n, windows->n_ctx, n_threads);
     needs.fixed +=
         projector_bytes(&f->gather.projector, f->net->model, f->options->n_types) + memory_base(n_threads);
+    if (f->options->rounding)
+        needs.fixed += f->options->rounding->bytes;
     return net_place(place, &needs, f->options->memory, "the costs", f->progress, err);
 }
 

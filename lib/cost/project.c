@@ -124,9 +124,16 @@ void projection_errors(struct projection *p, float *errors, const float *w, int6
 
 enum { ROWS_TRIED = 64 }; /* together, below */
 
+enum { LOOKUP_ROUNDED = 128 }; /* rows that are rounded together (compensate.h), else one by one */
+
+static int64_t lookup_rows(const struct projector *projector)
+{
+    return projector->rounding != NULL ? LOOKUP_ROUNDED : 1;
+}
+
 int64_t projector_row_bytes(const struct projector *projector, int64_t n_in, size_t n_types)
 {
-    int64_t rows = (int64_t)n_types + ROWS_TRIED;
+    int64_t rows = most(((int64_t)n_types + 2) * lookup_rows(projector), (int64_t)n_types + ROWS_TRIED);
     return pool_threads(projector->pool) * rows * n_in * (int64_t)sizeof(float);
 }
 
@@ -145,7 +152,9 @@ struct lookup_pass {
     const struct occurrence *seen; /* sorted by id, then token */
     const int64_t *starts;         /* of each distinct id in seen */
     int64_t n_ids;
-    float *rows;   /* (threads, 1 + n_types, n_in): a row and its errors */
+    const struct projector *projector;
+    bool *rounded; /* [n_types]: by the projector's rounding */
+    float *rows;   /* (threads, 2 + n_types, lookup_rows, n_in): rows, their errors, and their bytes */
     float *values; /* (n_tokens, n_types) */
     atomic_bool failed;
     struct allot_error *errors; /* [threads] */
@@ -159,26 +168,80 @@ static int compare_occurrences(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-/* One distinct row: its errors, and their products with the gradients at every place it occurs. */
+/* Rows in hand as they will be rounded, in place of the errors that ggml's rounding has. `bytes` has room for
+ * them in any type. */
+static allot_status round_lookup(const struct lookup_pass *pass, const float *rows, int64_t n, float *errors,
+                                 void *bytes, struct allot_error *err)
+{
+    struct projection *p = pass->p;
+    const struct quantize_rounding *rounding = pass->projector->rounding;
+    const int64_t n_in = pass->lookup->n_in;
+    for (size_t j = 0; j < p->n_types && rounding != NULL; j++) {
+        float *own = errors + (int64_t)j * n * n_in;
+        if (!pass->rounded[j] || p->infeasible[j] ||
+            quant_rows(p->types[j], rows, bytes, n, n_in, p->weights) == QUANT_INFEASIBLE)
+            continue;
+        if (rounding->rows(rounding->user, p->tensor, p->types[j], 0, n, rows, bytes, err) != ALLOT_OK ||
+            quant_to_f32(p->types[j], bytes, own, n * n_in, err) != ALLOT_OK)
+            return err->status;
+        for (int64_t i = 0; i < n * n_in; i++)
+            own[i] -= rows[i];
+    }
+    return ALLOT_OK;
+}
+
+static allot_status lookup_errors(const struct lookup_pass *pass, int64_t first, int64_t n, float *rows,
+                                  float *errors, void *bytes, struct allot_error *err)
+{
+    const struct net_lookup *lookup = pass->lookup;
+    for (int64_t k = 0; k < n; k++) {
+        const int32_t id = pass->seen[pass->starts[first + k]].id;
+        if (gguf_tensor_to_f32(pass->model, lookup->tensor, id, 1, rows + k * lookup->n_in, NULL, err) !=
+            ALLOT_OK)
+            return err->status;
+    }
+    projection_errors(pass->p, errors, rows, 0, n); /* (n_types, n, n_in) */
+    return round_lookup(pass, rows, n, errors, bytes, err);
+}
+
+/* Some distinct rows: their errors, and the products of these with the gradients at every place where the
+ * rows occur. */
 static void lookup_item(void *user, int64_t item, int thread)
 {
     struct lookup_pass *pass = user;
     const struct net_lookup *lookup = pass->lookup;
-    int64_t n_in = lookup->n_in, n_types = (int64_t)pass->p->n_types;
-    int32_t id = pass->seen[pass->starts[item]].id;
-    float *row = pass->rows + thread * (1 + n_types) * n_in, *errors = row + n_in;
+    const int64_t n_in = lookup->n_in, n_types = (int64_t)pass->p->n_types,
+                  most_rows = lookup_rows(pass->projector), first = item * most_rows,
+                  n = least(most_rows, pass->n_ids - first);
+    float *rows = pass->rows + thread * (2 + n_types) * most_rows * n_in, *errors = rows + most_rows * n_in;
+    void *bytes = errors + n_types * most_rows * n_in;
     if (atomic_load(&pass->failed))
         return;
-    if (gguf_tensor_to_f32(pass->model, lookup->tensor, id, 1, row, NULL, &pass->errors[thread]) !=
-        ALLOT_OK) {
+    if (lookup_errors(pass, first, n, rows, errors, bytes, &pass->errors[thread]) != ALLOT_OK) {
         atomic_store(&pass->failed, true);
         return;
     }
-    projection_errors(pass->p, errors, row, id, 1);
-    for (int64_t i = pass->starts[item]; i < pass->starts[item + 1]; i++) {
-        int64_t token = pass->seen[i].token;
-        gemm_forward_here(pass->values + token * n_types, lookup->g + token * n_in, errors, 1, n_types, n_in);
-    }
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t i = pass->starts[first + k]; i < pass->starts[first + k + 1]; i++) {
+            const int64_t token = pass->seen[i].token;
+            gemm_strided(false, true, 1, (int)n_types, (int)n_in, 1, lookup->g + token * n_in, (int)n_in,
+                         errors + k * n_in, (int)(n * n_in), 0, pass->values + token * n_types, (int)n_types);
+        }
+}
+
+/* Which types are rounded otherwise than by quant_rows. */
+static allot_status find_rounded(struct lookup_pass *pass, struct allot_error *err)
+{
+    const struct projection *p = pass->p;
+    const struct quantize_rounding *rounding = pass->projector->rounding;
+    allot_status status = ALLOT_OK;
+    pass->rounded = calloc(p->n_types + 1, sizeof *pass->rounded);
+    if (pass->rounded == NULL)
+        return allot_fail_memory(err, p->n_types, p->tensor->name);
+    for (size_t j = 0; j < p->n_types && rounding != NULL && status == ALLOT_OK; j++)
+        if (p->types[j] != p->tensor->type)
+            status = rounding->begin(rounding->user, p->tensor, p->types[j], &pass->rounded[j], err);
+    return status;
 }
 
 static allot_status lookup_run(struct lookup_pass *pass, struct pool *pool, struct occurrence *seen,
@@ -194,7 +257,7 @@ static allot_status lookup_run(struct lookup_pass *pass, struct pool *pool, stru
     starts[pass->n_ids] = lookup->n_tokens;
     pass->seen = seen;
     pass->starts = starts;
-    pool_run(pool, pass->n_ids, lookup_item, pass);
+    pool_run(pool, parts_of(pass->n_ids, lookup_rows(pass->projector)), lookup_item, pass);
     for (int i = 0; i < pool_threads(pool) && pass->failed; i++)
         if (pass->errors[i].status != ALLOT_OK)
             *err = pass->errors[i];
@@ -208,12 +271,17 @@ allot_status projection_add_lookup(struct projection *p, struct projector *proje
     double start = seconds_now();
     int n_threads = pool_threads(projector->pool);
     int64_t n = lookup->n_tokens, n_types = (int64_t)p->n_types;
-    struct lookup_pass pass = {.p = p, .model = model, .lookup = lookup};
-    allot_status status =
-        buffer_reserve(&projector->errors, sizeof(float) * (size_t)(n_threads * (1 + n_types) * lookup->n_in),
-                       p->tensor->name, err);
-    if (status != ALLOT_OK)
+    struct lookup_pass pass = {.p = p, .model = model, .lookup = lookup, .projector = projector};
+    allot_status status = buffer_reserve(
+        &projector->errors,
+        sizeof(float) * (size_t)(n_threads * (2 + n_types) * lookup_rows(projector) * lookup->n_in),
+        p->tensor->name, err);
+    if (status == ALLOT_OK)
+        status = find_rounded(&pass, err);
+    if (status != ALLOT_OK) {
+        free(pass.rounded);
         return status;
+    }
     struct occurrence *seen = malloc(sizeof *seen * (size_t)n);
     int64_t *starts = malloc(sizeof *starts * (size_t)(n + 1));
     pass.rows = projector->errors.data;
@@ -231,6 +299,7 @@ allot_status projection_add_lookup(struct projection *p, struct projector *proje
     }
     free(seen);
     free(starts);
+    free(pass.rounded);
     free(pass.values);
     free(pass.errors);
     projector->seconds_quantize += seconds_now() - start;

@@ -31,7 +31,7 @@ struct projector {
     int64_t n_chunks;
     /* Whose weights W are, where the pass runs on others in their place; NULL: those of the pass. */
     const struct gguf_model *source;
-    /* How linear maps will be rounded; NULL: as ggml does. Embeddings that are only looked up always are. */
+    /* How tensors will be rounded; NULL: as ggml does. */
     const struct quantize_rounding *rounding;
     struct buffer rounded;
     struct buffer inputs, errors, gradients, parts, scratch, runs, weights;

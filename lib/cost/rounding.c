@@ -59,15 +59,23 @@ allot_status rounding_new(struct rounding **out, const struct second_moments *mo
 
 int64_t rounding_bytes(const struct gguf_model *model, int n_threads)
 {
-    int64_t most = 0;
-    for (int64_t i = 0; i < model->n_tensors; i++)
-        if (gguf_tensor_quantizable(&model->tensors[i]) && model->tensors[i].ne[0] > most)
-            most = model->tensors[i].ne[0];
-    /* The moment and its factor; of each thread errors, products and weights of a block of rows, and what
-     * compensate_rows lays out of a panel. */
+    int64_t most = 0, compensations = 0;
+    for (int64_t i = 0; i < model->n_tensors; i++) {
+        const struct gguf_tensor *t = &model->tensors[i];
+        /* Threads may be at different experts; one matrix has one compensation, made when its input's last
+         * one is not used any more. */
+        const int64_t at_once = t->ne[2] < n_threads ? t->ne[2] : n_threads;
+        if (!gguf_tensor_quantizable(t))
+            continue;
+        most = t->ne[0] > most ? t->ne[0] : most;
+        if (8 * t->ne[0] * t->ne[0] * at_once > compensations)
+            compensations = 8 * t->ne[0] * t->ne[0] * at_once;
+    }
+    /* Of each thread errors, products and weights of a block of rows, and what compensate_rows lays out of a
+     * panel. */
     const int64_t per_thread =
         4 * (3 * BLOCK_WEIGHTS + 3 * COMPENSATE_ROWS * most + 4 * COMPENSATE_ROWS * most);
-    return 8 * most * most + n_threads * per_thread;
+    return compensations + n_threads * per_thread;
 }
 
 void rounding_free(struct rounding *r)
@@ -119,6 +127,8 @@ static struct slot *find_slot(struct rounding *r, int32_t input, int64_t matrix)
             unused = s;
     }
     compensation_release(&unused->compensation);
+    if (unused->input != input)
+        second_moments_forget(r->moments, unused->input);
     *unused = (struct slot){.input = input, .matrix = matrix};
     return unused;
 }
@@ -130,9 +140,11 @@ static double shrinkage(int64_t n_in, int64_t n_tokens)
 }
 
 /* sums: X'X of n_tokens inputs. */
-static allot_status slot_acquire(struct slot **out, struct rounding *r, int32_t input, int64_t matrix,
-                                 const float *sums, int64_t n_in, int64_t n_tokens, struct allot_error *err)
+static allot_status slot_acquire(struct slot **out, struct rounding *r, const struct gguf_tensor *t,
+                                 int64_t matrix, const float *sums, int64_t n_tokens, struct allot_error *err)
 {
+    const int32_t input = second_moments_input(r->moments, index_of(r, t));
+    const int64_t n_in = t->ne[0];
     pthread_mutex_lock(&r->lock);
     struct slot *s = *out = find_slot(r, input, matrix);
     if (s->users++ == 0 && !s->made) {
@@ -144,10 +156,11 @@ static allot_status slot_acquire(struct slot **out, struct rounding *r, int32_t 
     }
     while (!s->made)
         pthread_cond_wait(&r->made, &r->lock);
-    if (s->error.status != ALLOT_OK)
-        *err = s->error;
+    const allot_status status = s->error.status;
+    if (status != ALLOT_OK)
+        allot_fail(err, status, "%s, matrix %lld: %s", t->name, (long long)matrix, s->error.message);
     pthread_mutex_unlock(&r->lock);
-    return s->error.status;
+    return status;
 }
 
 static void slot_release(struct rounding *r, struct slot *s)
@@ -271,8 +284,7 @@ static allot_status rows(void *user, const struct gguf_tensor *t, enum ggml_type
     struct slot *slot;
     if (seen == NULL || judge == NULL)
         return ALLOT_OK;
-    allot_status status =
-        slot_acquire(&slot, r, second_moments_input(r->moments, tensor), matrix, seen, t->ne[0], n_seen, err);
+    allot_status status = slot_acquire(&slot, r, t, matrix, seen, n_seen, err);
     if (status == ALLOT_OK)
         status = round_rows(r, &slot->compensation, judge, type, n_rows, src, bytes, err);
     slot_release(r, slot);
@@ -281,5 +293,5 @@ static allot_status rows(void *user, const struct gguf_tensor *t, enum ggml_type
 
 struct quantize_rounding rounding_hooks(struct rounding *r)
 {
-    return (struct quantize_rounding){r, begin, rows};
+    return (struct quantize_rounding){r, rounding_bytes(r->moments->net->model, r->n_slots), begin, rows};
 }

@@ -11,7 +11,8 @@
 enum {
     GROUP_TOKENS = 4096, /* that one call of a layer works on */
     STRIP = 128,         /* rows of X'X that are one item of work */
-    HELD_OUT_EVERY = 4   /* windows */
+    HELD_OUT_EVERY = 4,  /* windows */
+    SHARE = 4            /* of the limit, so much is left to the costs */
 };
 
 struct moment_input {
@@ -208,8 +209,8 @@ static allot_status pass_through(struct collector *c, const struct text_windows 
     needs.fixed += memory_base(n_threads);
     allot_status status = net_place(&place, &needs, memory, "second moments", progress, err);
     const char *folder = NULL;
-    if (memory &&
-        ((int64_t)bytes > place.left || (int64_t)bytes > memory->limit - memory_base(n_threads) - beside))
+    if (memory && ((int64_t)bytes > place.left || (int64_t)bytes > memory->limit / SHARE ||
+                   (int64_t)bytes > memory->limit - memory_base(n_threads) - beside))
         folder = memory->folder;
     if (status == ALLOT_OK && folder)
         allot_note(progress, "second moments of inputs, %zu MiB, go to a temporary file in %s", bytes >> 20,
@@ -274,9 +275,8 @@ const float *second_moments_of(const struct second_moments *m, int64_t tensor, i
     return *n_tokens > 0 ? sum_of(m, &m->inputs[i], matrix, part) : NULL;
 }
 
-void second_moments_forget(const struct second_moments *m, int64_t tensor)
+void second_moments_forget(const struct second_moments *m, int32_t i)
 {
-    const int32_t i = m->input_of[tensor];
     if (i >= 0)
         spill_forget(&m->sums, sum_of(m, &m->inputs[i], 0, MOMENTS_SEEN),
                      sizeof(float) * input_floats(&m->inputs[i]));

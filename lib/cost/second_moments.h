@@ -39,9 +39,9 @@ void second_moments_release(struct second_moments *moments);
  * NULL if there is none. */
 const float *second_moments_of(const struct second_moments *moments, int64_t tensor, int64_t matrix,
                                enum moment_part part, int64_t *n_tokens);
-/* The sums of this tensor's input are not wanted for a while. */
-void second_moments_forget(const struct second_moments *moments, int64_t tensor);
 /* The same for two tensors with the same input, -1 for those with none. */
 int32_t second_moments_input(const struct second_moments *moments, int64_t tensor);
+/* The sums of this input are not wanted for a while; -1: of none. */
+void second_moments_forget(const struct second_moments *moments, int32_t input);
 
 #endif

@@ -232,9 +232,9 @@ static void refit_step(struct compensate_panel *p, int64_t first, float *g, floa
 {
     const int group = p->type->group;
     _Alignas(64) float x[PANEL], y[PANEL];
-    /* What columns have changed after their turn is missing in those before them. */
+    /* A column's own change, and those of the columns after it, are missing in its product. */
     for (int i = 0; i < STEP; i++)
-        for (int k = i + 1; k < STEP; k++)
+        for (int k = i; k < STEP; k++)
             add_multiple(g + i * PANEL, p->moment[(first + i) * p->n + first + k], change + k * PANEL);
     for (int at = 0; at < STEP; at += group) {
         struct group_sums s;

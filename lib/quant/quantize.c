@@ -21,7 +21,7 @@ enum {
     BLOCK_WEIGHTS = 256 * 1024, /* per row block, unless a single row is longer */
     BLOCKS_PER_THREAD = 8,      /* between two progress reports */
     COPY_BYTES = 1024 * 1024,
-    ROUNDED_ROWS = 128, /* whose codes are chosen together by products of matrices: a block has whole such */
+    ROUNDED_ROWS = 128, /* rows whose codes are chosen together (compensate.h): blocks are multiples of it */
 };
 
 /* ---- The header -------------------------------------------------------------------------------------- */
@@ -123,6 +123,11 @@ static allot_status check_job(const struct quantize_job *job, const struct allot
                    model->path, (long long)n_again, model->tensors[first].name,
                    ggml_type_name(model->tensors[first].type));
     return ALLOT_OK;
+}
+
+allot_status quantize_check(const struct quantize_job *job, struct allot_error *err)
+{
+    return check_job(job, NULL, err);
 }
 
 /* ---- One tensor ---------------------------------------------------------------------------------- */
@@ -393,7 +398,8 @@ static allot_status make_scratch(struct run *run, struct allot_error *err)
 allot_status quantize_check_memory(const struct quantize_job *job, int n_threads, struct allot_error *err)
 {
     const struct block_size block = largest_block(job);
-    const int64_t needed = memory_base(n_threads) + (int64_t)(block.weights + block.bytes) * n_threads;
+    const int64_t needed = memory_base(n_threads) + (int64_t)(block.weights + block.bytes) * n_threads +
+                           (job->rounding ? job->rounding->bytes : 0);
     const int64_t mib = 1 << 20;
     if (job->memory == 0 || needed <= job->memory)
         return ALLOT_OK;

@@ -17,6 +17,7 @@ struct quantize_key { /* an extra metadata entry, appended in order */
 /* Codes that are not each weight's nearest. */
 struct quantize_rounding {
     void *user;
+    int64_t bytes; /* of memory that it takes, of the model's tensors, on the threads that call it */
     /* Before a tensor whose type changes: does the rounding want its rows in this type? */
     allot_status (*begin)(void *user, const struct gguf_tensor *tensor, enum ggml_type type, bool *wanted,
                           struct allot_error *err);
@@ -50,6 +51,9 @@ struct quantize_result {
 
 /* Exact size of the file the job would write, padding and metadata included. */
 allot_status quantize_file_size(const struct quantize_job *job, int64_t *bytes, struct allot_error *err);
+
+/* Refuses what quantize_write would refuse of tensors and types before it begins. */
+allot_status quantize_check(const struct quantize_job *job, struct allot_error *err);
 
 /* Refuses a job that needs more than its memory on so many threads, as quantize_write does; of the job it
  * needs the model, the types, the memory and the output's name. What the process holds besides counts as it

@@ -147,7 +147,7 @@ static allot_status negate_rows(void *user, const struct gguf_tensor *tensor, en
     return result == QUANT_INFEASIBLE ? ALLOT_ERR_NUMERIC : ALLOT_OK;
 }
 
-static const struct quantize_rounding negate = {NULL, negate_begin, negate_rows};
+static const struct quantize_rounding negate = {NULL, 0, negate_begin, negate_rows};
 
 /* The sums of n_types types from types[first] on, by one kernel and so many threads. */
 static struct projection *project(const struct world *o, const struct chunk_kernel *kernel, int n_threads,
