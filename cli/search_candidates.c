@@ -378,8 +378,10 @@ static allot_status probe(struct search *s, const struct combining *c, const str
     struct build *b = &builds[i];
     *b = (struct build){0};
     allot_status status = combine(b, s, c, choices, "probe", i + 1, err);
-    if (status != ALLOT_OK)
+    if (status != ALLOT_OK) {
+        build_release(b);
         return status;
+    }
     allot_note(s->progress, "search: %s, as %s of %s measured better than that of %s by %.6f", b->name,
                role_name(group->role), group_option_name(&group->options[c->kept[swap->group][swap->lower]]),
                group_option_name(&group->options[c->kept[swap->group][swap->higher]]), -anomaly->gain.kl);

@@ -11,6 +11,7 @@
 #include "base/num.h"
 #include "gguf/convert.h"
 #include "base/gemm.h"
+#include "quant/compensate.h"
 #include "quant/quant.h"
 
 enum { CACHE_LINE = 64, HUGE_PAGE = 2 << 20 };
@@ -122,13 +123,43 @@ void projection_errors(struct projection *p, float *errors, const float *w, int6
     }
 }
 
+allot_status projection_rounded(bool *rounded, const struct projection *p,
+                                const struct quantize_rounding *rounding, struct allot_error *err)
+{
+    allot_status status = ALLOT_OK;
+    for (size_t j = 0; j < p->n_types && status == ALLOT_OK; j++) {
+        rounded[j] = false;
+        if (rounding != NULL && p->types[j] != p->tensor->type)
+            status = rounding->begin(rounding->user, p->tensor, p->types[j], &rounded[j], err);
+    }
+    return status;
+}
+
+allot_status projection_round(bool *done, const struct projection *p, size_t j,
+                              const struct quantize_rounding *rounding, float *errors, void *bytes,
+                              const float *w, int64_t row, int64_t n_rows, struct allot_error *err)
+{
+    const struct gguf_tensor *t = p->tensor;
+    const int64_t n = n_rows * t->ne[0];
+    const float *weights = p->weights != NULL ? p->weights + row / t->ne[1] * t->ne[0] : NULL;
+    *done =
+        !p->infeasible[j] && quant_rows(p->types[j], w, bytes, n_rows, t->ne[0], weights) != QUANT_INFEASIBLE;
+    if (!*done)
+        return ALLOT_OK;
+    allot_status status = rounding->rows(rounding->user, t, p->types[j], row, n_rows, w, bytes, err);
+    if (status == ALLOT_OK)
+        status = quant_to_f32(p->types[j], bytes, errors, n, err);
+    for (int64_t i = 0; i < n && status == ALLOT_OK; i++)
+        errors[i] -= w[i];
+    return status;
+}
+
 enum { ROWS_TRIED = 64 }; /* together, below */
 
-enum { LOOKUP_ROUNDED = 128 }; /* rows that are rounded together (compensate.h), else one by one */
-
+/* Looked up together. */
 static int64_t lookup_rows(const struct projector *projector)
 {
-    return projector->rounding != NULL ? LOOKUP_ROUNDED : 1;
+    return projector->rounding != NULL ? COMPENSATE_ROWS : 1;
 }
 
 int64_t projector_row_bytes(const struct projector *projector, int64_t n_in, size_t n_types)
@@ -168,28 +199,6 @@ static int compare_occurrences(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-/* Rows in hand as they will be rounded, in place of the errors that ggml's rounding has. `bytes` has room for
- * them in any type. */
-static allot_status round_lookup(const struct lookup_pass *pass, const float *rows, int64_t n, float *errors,
-                                 void *bytes, struct allot_error *err)
-{
-    struct projection *p = pass->p;
-    const struct quantize_rounding *rounding = pass->projector->rounding;
-    const int64_t n_in = pass->lookup->n_in;
-    for (size_t j = 0; j < p->n_types && rounding != NULL; j++) {
-        float *own = errors + (int64_t)j * n * n_in;
-        if (!pass->rounded[j] || p->infeasible[j] ||
-            quant_rows(p->types[j], rows, bytes, n, n_in, p->weights) == QUANT_INFEASIBLE)
-            continue;
-        if (rounding->rows(rounding->user, p->tensor, p->types[j], 0, n, rows, bytes, err) != ALLOT_OK ||
-            quant_to_f32(p->types[j], bytes, own, n * n_in, err) != ALLOT_OK)
-            return err->status;
-        for (int64_t i = 0; i < n * n_in; i++)
-            own[i] -= rows[i];
-    }
-    return ALLOT_OK;
-}
-
 static allot_status lookup_errors(const struct lookup_pass *pass, int64_t first, int64_t n, float *rows,
                                   float *errors, void *bytes, struct allot_error *err)
 {
@@ -201,7 +210,14 @@ static allot_status lookup_errors(const struct lookup_pass *pass, int64_t first,
             return err->status;
     }
     projection_errors(pass->p, errors, rows, 0, n); /* (n_types, n, n_in) */
-    return round_lookup(pass, rows, n, errors, bytes, err);
+    for (size_t j = 0; j < pass->p->n_types; j++) {
+        bool done;
+        if (pass->rounded[j] &&
+            projection_round(&done, pass->p, j, pass->projector->rounding,
+                             errors + (int64_t)j * n * lookup->n_in, bytes, rows, 0, n, err) != ALLOT_OK)
+            return err->status;
+    }
+    return ALLOT_OK;
 }
 
 /* Some distinct rows: their errors, and the products of these with the gradients at every place where the
@@ -227,21 +243,6 @@ static void lookup_item(void *user, int64_t item, int thread)
             gemm_strided(false, true, 1, (int)n_types, (int)n_in, 1, lookup->g + token * n_in, (int)n_in,
                          errors + k * n_in, (int)(n * n_in), 0, pass->values + token * n_types, (int)n_types);
         }
-}
-
-/* Which types are rounded otherwise than by quant_rows. */
-static allot_status find_rounded(struct lookup_pass *pass, struct allot_error *err)
-{
-    const struct projection *p = pass->p;
-    const struct quantize_rounding *rounding = pass->projector->rounding;
-    allot_status status = ALLOT_OK;
-    pass->rounded = calloc(p->n_types + 1, sizeof *pass->rounded);
-    if (pass->rounded == NULL)
-        return allot_fail_memory(err, p->n_types, p->tensor->name);
-    for (size_t j = 0; j < p->n_types && rounding != NULL && status == ALLOT_OK; j++)
-        if (p->types[j] != p->tensor->type)
-            status = rounding->begin(rounding->user, p->tensor, p->types[j], &pass->rounded[j], err);
-    return status;
 }
 
 static allot_status lookup_run(struct lookup_pass *pass, struct pool *pool, struct occurrence *seen,
@@ -276,8 +277,11 @@ allot_status projection_add_lookup(struct projection *p, struct projector *proje
         &projector->errors,
         sizeof(float) * (size_t)(n_threads * (2 + n_types) * lookup_rows(projector) * lookup->n_in),
         p->tensor->name, err);
-    if (status == ALLOT_OK)
-        status = find_rounded(&pass, err);
+    if (status != ALLOT_OK)
+        return status;
+    pass.rounded = malloc((p->n_types + 1) * sizeof *pass.rounded);
+    status = pass.rounded ? projection_rounded(pass.rounded, p, projector->rounding, err)
+                          : allot_fail_memory(err, p->n_types, p->tensor->name);
     if (status != ALLOT_OK) {
         free(pass.rounded);
         return status;

@@ -88,4 +88,13 @@ allot_status buffer_reserve(struct buffer *buffer, size_t size, const char *what
  * matrix; zeros once type j is infeasible. Thread-safe. */
 void projection_errors(struct projection *p, float *errors, const float *w, int64_t row, int64_t n_rows);
 
+/* Which types rounding (NULL: as ggml does) changes: rounded [n_types]. */
+allot_status projection_rounded(bool *rounded, const struct projection *p,
+                                const struct quantize_rounding *rounding, struct allot_error *err);
+/* errors (n_rows, ne[0]) of type j with that rounding, of the same rows; *done false: the type is infeasible.
+ * bytes has room for the rows in any type. Thread-safe. */
+allot_status projection_round(bool *done, const struct projection *p, size_t j,
+                              const struct quantize_rounding *rounding, float *errors, void *bytes,
+                              const float *w, int64_t row, int64_t n_rows, struct allot_error *err);
+
 #endif

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/num.h"
 #include "gguf/convert.h"
-#include "quant/quant.h"
 
 /* A block has about BLOCK_WEIGHTS weights, but at least MIN_ROWS rows, lest the inputs be read too often, and
  * at most MAX_ROWS: then what the sums of a group of tokens read again and again, gradients of the block, one
@@ -249,25 +248,19 @@ static void quantize_rows(const struct map_pass *pass, int64_t tile, int64_t fir
 /* ---- Rounding a block otherwise -------------------------------------------------------------------------
  */
 
-/* Which types are. */
 static allot_status find_rounded(struct map_pass *pass, struct allot_error *err)
 {
-    const struct quantize_rounding *rounding = pass->projector->rounding;
     const struct projection *p = pass->p;
-    allot_status status = ALLOT_OK;
-    if (rounding == NULL)
-        return ALLOT_OK;
+    bool *rounded = malloc((p->n_types + 1) * sizeof *rounded);
     pass->rounded = malloc((p->n_types + 1) * sizeof *pass->rounded);
     pass->failures = malloc((p->n_types + 1) * sizeof *pass->failures);
-    if (pass->rounded == NULL || pass->failures == NULL)
-        return allot_fail_memory(err, p->n_types * sizeof *pass->failures, p->tensor->name);
-    for (size_t j = 0; j < p->n_types && status == ALLOT_OK; j++) {
-        bool wanted = false;
-        if (p->types[j] != p->tensor->type)
-            status = rounding->begin(rounding->user, p->tensor, p->types[j], &wanted, err);
-        if (wanted)
+    allot_status status = rounded && pass->rounded && pass->failures
+                              ? projection_rounded(rounded, p, pass->projector->rounding, err)
+                              : allot_fail_memory(err, p->n_types * sizeof *pass->failures, p->tensor->name);
+    for (size_t j = 0; j < p->n_types && status == ALLOT_OK; j++)
+        if (rounded[j])
             pass->rounded[pass->n_rounded++] = j;
-    }
+    free(rounded);
     return status;
 }
 
@@ -275,27 +268,17 @@ static allot_status find_rounded(struct map_pass *pass, struct allot_error *err)
 static void round_item(void *user, int64_t item, int thread)
 {
     const struct map_pass *pass = user;
-    struct projection *p = pass->p;
-    const struct gguf_tensor *t = p->tensor;
     const size_t j = pass->rounded[item];
     const int64_t n_in = pass->map->n_in, n = least(pass->max_rows, pass->map->n_rows - pass->block),
-                  matrix = (pass->map->first_row + pass->block) / t->ne[1],
                   rows = pass->projector->kernel->rows;
     float *errors = pass->rounding + 2 * thread * pass->max_rows * n_in;
-    void *bytes = errors + pass->max_rows * n_in;
     struct allot_error *err = &pass->failures[item];
-    const struct quantize_rounding *rounding = pass->projector->rounding;
+    bool done;
     *err = (struct allot_error){0};
-    if (p->infeasible[j] ||
-        quant_rows(p->types[j], pass->w, bytes, n, n_in,
-                   p->weights != NULL ? p->weights + matrix * n_in : NULL) == QUANT_INFEASIBLE)
+    if (projection_round(&done, pass->p, j, pass->projector->rounding, errors, errors + pass->max_rows * n_in,
+                         pass->w, pass->map->first_row + pass->block, n, err) != ALLOT_OK ||
+        !done)
         return;
-    if (rounding->rows(rounding->user, t, p->types[j], pass->map->first_row + pass->block, n, pass->w, bytes,
-                       err) != ALLOT_OK ||
-        quant_to_f32(p->types[j], bytes, errors, n * n_in, err) != ALLOT_OK)
-        return;
-    for (int64_t i = 0; i < n * n_in; i++)
-        errors[i] -= pass->w[i];
     for (int64_t r = 0; r < n; r++)
         store_error(pass, r / rows, (int64_t)j, r % rows, errors + r * n_in);
 }

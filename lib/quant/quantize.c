@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "quant/checksum.h"
+#include "quant/compensate.h"
 #include "quant/partial.h"
 #include "quant/quant.h"
 
@@ -21,7 +22,6 @@ enum {
     BLOCK_WEIGHTS = 256 * 1024, /* per row block, unless a single row is longer */
     BLOCKS_PER_THREAD = 8,      /* between two progress reports */
     COPY_BYTES = 1024 * 1024,
-    ROUNDED_ROWS = 128, /* rows whose codes are chosen together (compensate.h): blocks are multiples of it */
 };
 
 /* ---- The header -------------------------------------------------------------------------------------- */
@@ -263,7 +263,7 @@ static int64_t rows_per_block(const struct quantize_job *job, const struct gguf_
 {
     int64_t rows = type == t->type ? COPY_BYTES / t->row_bytes : BLOCK_WEIGHTS / t->ne[0];
     if (job->rounding && type != t->type)
-        rows = rows < ROUNDED_ROWS ? ROUNDED_ROWS : rows / ROUNDED_ROWS * ROUNDED_ROWS;
+        rows = rows < COMPENSATE_ROWS ? COMPENSATE_ROWS : rows / COMPENSATE_ROWS * COMPENSATE_ROWS;
     return rows < 1 ? 1 : rows < t->ne[1] ? rows : t->ne[1];
 }
 
